@@ -1,0 +1,87 @@
+"""The command line: the only place that talks to a person. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+HELP = """\
+autorecall - continual learning that keeps no data
+
+usage: autorecall COMMAND [OPTIONS]
+
+commands:
+  run [PRESET]   train one learner on one stream, and write its results to a folder
+  list           print the presets, one `dataset/method` a line
+  show DIR       gather all runs below a folder into one table, beside the paper's figures
+
+`autorecall COMMAND --help` explains a command. Where to start:
+
+  autorecall run                          ARM on MNIST-5k, about ten seconds, nothing to download
+  autorecall run mnist/naive --seed 1     what happens without it
+  autorecall show runs                    both, beside the published figures
+"""
+
+
+def main() -> None:
+    """The `autorecall` program."""
+    sys.exit(dispatch(sys.argv[1:]))
+
+
+def dispatch(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code: 0 done, 1 a run that could not be finished, 2 wrong input."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"autorecall {version('autorecall')}")
+        return 0
+    command = _commands().get(arguments[0])
+    if command is None:
+        return _refuse(f"there is no command {arguments[0]!r}; expected one of {', '.join(_commands())}")
+    from .errors import AutorecallError, StoppedError
+
+    try:
+        command(list(arguments[1:]))
+    except StoppedError as error:
+        _refuse(str(error))
+        return 1
+    except AutorecallError as error:
+        return _refuse(str(error))
+    except BrokenPipeError:
+        # The reader went away (`autorecall show runs | head`): nothing to say, and nobody to say it to.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _commands() -> dict[str, Callable[[list[str]], None]]:
+    return {"run": _run, "list": _list, "show": _show}
+
+
+def _run(arguments: list[str]) -> None:
+    from .commands.run import main
+
+    main(arguments)
+
+
+def _list(arguments: list[str]) -> None:
+    from .commands.tables import print_presets
+
+    print_presets(arguments)
+
+
+def _show(arguments: list[str]) -> None:
+    from .commands.tables import show
+
+    show(arguments)
+
+
+def _refuse(sentence: str) -> int:
+    # A file name may hold line breaks or escape codes; a sentence for a person must not.
+    print("autorecall: " + "".join(c if c.isprintable() else "�" for c in sentence), file=sys.stderr)
+    return 2

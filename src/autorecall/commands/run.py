@@ -1,0 +1,208 @@
+"""`autorecall run`: one preset, any of its fields changed, as one run folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from torch import Tensor
+
+from .. import data
+from ..config import RunConfig, differences, from_json
+from ..errors import AutorecallError, ConfigError
+from ..experiment import Observer, Result, run
+from ..files import read_json
+from ..learners import Recollection
+from ..presets import DEFAULT, PRESETS, preset
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train one learner on one stream, and write what it did to OUT/<dataset>/<method>/seed-<N>.
+
+    PRESET is a row of the paper's tables, as `autorecall list` prints them. Every option below changes one field of it;
+    which options there are depends on the preset, so `autorecall run PRESET --help` shows those of its own learner.
+
+    The folder receives config.json (run it again with --config), history.csv (a row a step), result.json, and for
+    learners that recall a picture, recalled.png.
+    """
+
+    preset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PRESET")]
+    """The row to run."""
+
+    run: Annotated[RunConfig, tyro.conf.arg(name="")]
+
+    out: Path = Path("runs")
+    """Where run folders go."""
+
+    data: Path | None = None
+    """Where datasets lie, or with --dataset folder your own images; none: AUTORECALL_DATA, a cache, or a download."""
+
+    config: Path | None = None
+    """Run the config.json of an earlier run again, instead of a preset."""
+
+    fresh: bool = False
+    """Start over, moving a finished run of the same name aside."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse, run, report."""
+    chosen = parse(arguments)
+    config = chosen.run
+    folder = run_folder(chosen.out, chosen.preset, config)
+    console = Console(highlight=False)
+    if chosen.fresh:
+        _move_aside(folder)
+    elif (folder / "result.json").exists():
+        _refuse_other_config(folder, config)
+        console.print(f"finished before: {escape(str(folder))}; --fresh runs it again")
+        _print_result(console, read_json(folder / "result.json"), folder)
+        return
+    # mnist comes with the package: --data is for the others, and may be given all the same.
+    place = None if config.dataset == "mnist" else chosen.data
+    dataset = data.load(config.dataset, place, config.image_size, progress=True)
+    with _Bar(console, f"{chosen.preset} seed {config.seed}", folder, dataset.classes) as observer:
+        result = run(chosen.preset, config, dataset, folder, observer)
+    _print_result(console, asdict(result), folder)
+
+
+def parse(arguments: Sequence[str]) -> Arguments:
+    """The arguments, with the preset or config that is named in them as defaults."""
+    file = _option(arguments, "--config")
+    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if file is not None:
+        if named is not None:
+            raise ConfigError(f"both the preset {named!r} and --config are given; expected one of them")
+        values = dict(read_json(Path(file)))
+        name = values.pop("preset", None)
+        if not isinstance(name, str) or name.count("/") != 1:
+            raise ConfigError(f"{file} has the preset {name!r}; expected a name such as {DEFAULT}")
+        config = from_json(values)
+    else:
+        name = named or next((word for word in arguments if word in PRESETS), DEFAULT)
+        config = preset(name).config
+    parsed = tyro.cli(
+        Arguments,
+        prog="autorecall run",
+        args=arguments,
+        default=Arguments(name, config),
+        config=(tyro.conf.AvoidSubcommands,),
+    )
+    if parsed.preset != name:
+        raise ConfigError(f"the preset {parsed.preset!r} stands behind options; put it right behind `run`")
+    return parsed
+
+
+def run_folder(out: Path, name: str, config: RunConfig) -> Path:
+    """OUT/<dataset>/<method>/seed-<N>."""
+    return out / config.dataset / name.split("/")[1] / f"seed-{config.seed}"
+
+
+def _option(arguments: Sequence[str], name: str) -> str | None:
+    for index, word in enumerate(arguments):
+        if word == name and index + 1 < len(arguments):
+            return arguments[index + 1]
+        if word.startswith(f"{name}="):
+            return word.removeprefix(f"{name}=")
+    return None
+
+
+def _refuse_other_config(folder: Path, config: RunConfig) -> None:
+    stored = dict(read_json(folder / "config.json"))
+    stored.pop("preset", None)
+    changed = differences(config, from_json(stored))
+    if changed:
+        name, value = next(iter(changed.items()))
+        raise ConfigError(
+            f"{folder} holds a finished run that differs in {name} (now {value}); "
+            "choose another --out, or --fresh to move it aside"
+        )
+
+
+def _move_aside(folder: Path) -> None:
+    if not folder.exists():
+        return
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
+        number += 1
+    try:
+        folder.rename(aside)
+    except OSError as error:
+        raise AutorecallError(f"cannot move {folder} aside: {error.strerror}; move it yourself") from error
+
+
+class _Bar(Observer):
+    """A progress bar with the time left, a line a task, and the picture at the end."""
+
+    def __init__(self, console: Console, title: str, folder: Path, classes: Sequence[str]) -> None:
+        self._console, self._title, self._folder, self._classes = console, title, folder, classes
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+
+    def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
+        """Advance the bar."""
+        if self._task is None:
+            self._task = self._progress.add_task(self._title, total=steps, loss="")
+        loss = f"loss {numbers['loss']:.2f}" if "loss" in numbers else ""
+        self._progress.update(self._task, completed=step, description=f"{self._title} task {task}", loss=loss)
+
+    def evaluated(self, task: int, accuracies: list[float]) -> None:
+        """Print how well each task is known."""
+        shown = "  ".join(f"{a:5.1f}" for a in accuracies[:10]) + ("  …" if len(accuracies) > 10 else "")
+        self._console.print(f"after task {task:2}   accuracy on each task in %:  {shown}")
+
+    def recalled(self, x: Tensor, recollection: Recollection) -> None:
+        """Draw the last recalled batch."""
+        from ..pictures import draw_recalled
+
+        draw_recalled(self._folder / "recalled.png", x, recollection, self._classes)
+
+    def __enter__(self) -> _Bar:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.__exit__(None, None, None)
+
+
+def _print_result(console: Console, result: Mapping[str, object] | dict[str, object], folder: Path) -> None:
+    """Accuracy, forgetting, the matrix, the memory, and where everything lies."""
+    parsed = Result(**result)  # type: ignore[arg-type]
+    published = PRESETS[parsed.preset].published if parsed.preset in PRESETS else None
+    matrix = parsed.accuracy_matrix
+    if len(matrix) <= 10:
+        table = Table("after task", *(f"task {j + 1}" for j in range(len(matrix[-1]))), title="accuracy in %")
+        for i, row in enumerate(matrix, start=1):
+            table.add_row(str(i), *(f"{a:.1f}" for a in row))
+        console.print(table)
+    paper = f"   (paper {published.accuracy} ± {published.accuracy_spread})" if published else ""
+    console.print(f"average accuracy  {parsed.accuracy:.1f} % on {parsed.split}{paper}")
+    if parsed.forgetting is not None:
+        both = published and published.forgetting is not None
+        paper = f"   (paper {published.forgetting} ± {published.forgetting_spread})" if published and both else ""
+        console.print(f"forgetting        {parsed.forgetting:.1f} %{paper}")
+    memory = parsed.memory
+    console.print(
+        f"extra memory      {memory['images']:,} images ({memory['image_mb']:.2f} MB), "
+        f"{memory['parameters']:,} parameters ({memory['parameter_mb']:.2f} MB)"
+    )
+    console.print(f"time              {parsed.seconds['train']:.1f} s training, {parsed.seconds['evaluate']:.1f} s testing")
+    console.print(f"results           {escape(os.fspath(folder))}", soft_wrap=True)
+    if (folder / "recalled.png").exists():
+        console.print(f"picture           {escape(os.fspath(folder / 'recalled.png'))}", soft_wrap=True)

@@ -1,0 +1,173 @@
+"""`autorecall list` and `autorecall show`: presets, and runs gathered beside the paper's figures."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..config import RunConfig, differences, from_json
+from ..errors import AutorecallError, DataError
+from ..files import read_json
+from ..presets import PRESETS, Published
+
+HEADER = ("run", "seeds", "accuracy", "paper", "forgetting", "paper", "images", "MB", "parameters", "MB", "seconds")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run as `show` sees it."""
+
+    preset: str
+    config: RunConfig
+    accuracy: float
+    forgetting: float | None
+    memory: dict[str, float]
+    seconds: float
+
+
+def print_presets(arguments: list[str]) -> None:
+    """Print the presets, one `dataset/method` a line."""
+    tyro.cli(_list, prog="autorecall list", args=arguments)
+
+
+def show(arguments: list[str]) -> None:
+    """Gather all runs below a folder into one table."""
+    tyro.cli(_show, prog="autorecall show", args=arguments)
+
+
+def _list() -> None:
+    """Print the presets, one `dataset/method` a line."""
+    print("\n".join(PRESETS))
+
+
+def _show(directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")], markdown: bool = False) -> None:
+    """Gather all runs below a folder into one table, the paper's figure beside each.
+
+    Figures are mean ± standard deviation over seeds. Runs whose settings differ from their preset are rows of their own,
+    without a published figure.
+
+    Args:
+        directory: The folder to look below.
+        markdown: Print the table as Markdown.
+    """
+    runs = gather(directory)
+    if not runs:
+        raise DataError(f"there is no finished run below {directory}; make one with `autorecall run --out {directory}`")
+    rows = [_row(name, group) for name, group in _groups(runs).items()]
+    notes = _notes(runs)
+    if markdown:
+        print("| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
+        print("\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows))
+        print("\n" + "\n".join(notes))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160
+    table = Table(*HEADER)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+    for note in notes:
+        console.print(escape(note))
+
+
+def gather(directory: Path) -> list[Run]:
+    """All finished runs below a folder; what cannot be read is named and left out."""
+    if not directory.is_dir():
+        raise DataError(f"{directory} is no folder; give one that `autorecall run --out` wrote")
+    runs = []
+    for path in sorted(directory.rglob("result.json")):
+        if ".old-" in path.parent.name:
+            continue
+        try:
+            runs.append(_read(path))
+        except AutorecallError as error:
+            print(f"left out: {error}", file=sys.stderr)
+    return runs
+
+
+def _read(path: Path) -> Run:
+    result, values = read_json(path), dict(read_json(path.with_name("config.json")))
+    preset = values.pop("preset", None)
+    try:
+        accuracy, forgetting = result["accuracy"], result["forgetting"]
+        memory, seconds = result["memory"], result["seconds"]
+        assert isinstance(preset, str)
+        assert isinstance(accuracy, float | int)
+        assert isinstance(forgetting, float | int | None)
+        assert isinstance(memory, dict)
+        assert isinstance(seconds, dict)
+        counted = {name: float(memory[name]) for name in ("images", "image_mb", "parameters", "parameter_mb")}
+        time = float(seconds["train"]) + float(seconds["evaluate"])
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise DataError(f"{path} lacks a field or has it in the wrong type; run it again") from error
+    return Run(preset, from_json(values), accuracy, forgetting, counted, time)
+
+
+def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs that differ in nothing but the seed, under a name that says how they differ from their preset."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_name(run), []).append(run)
+    order = {name: place for place, name in enumerate(PRESETS)}
+    return dict(sorted(groups.items(), key=lambda item: (order.get(item[0].split(" ")[0], len(order)), item[0])))
+
+
+def _name(run: Run) -> str:
+    if run.preset not in PRESETS:
+        return run.preset
+    # Seeds are what a row averages over; threads and device change the last bits of a number at most.
+    usual = replace(PRESETS[run.preset].config, seed=run.config.seed, threads=run.config.threads, device=run.config.device)
+    changed = differences(run.config, usual)
+    return " ".join([run.preset, *(f"{name}={value}" for name, value in changed.items())])
+
+
+def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
+    published = PRESETS[name].published if name in PRESETS else None
+    forgetting = [run.forgetting for run in runs if run.forgetting is not None]
+    memory = runs[0].memory
+    return (
+        name,
+        str(len(runs)),
+        _spread([run.accuracy for run in runs]),
+        _paper(published, "accuracy"),
+        _spread(forgetting),
+        _paper(published, "forgetting"),
+        f"{memory['images']:,.0f}",
+        f"{memory['image_mb']:.2f}",
+        f"{memory['parameters']:,.0f}",
+        f"{memory['parameter_mb']:.2f}",
+        f"{statistics.fmean(run.seconds for run in runs):.1f}",
+    )
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    mean = statistics.fmean(values)
+    return f"{mean:.1f} ± {statistics.stdev(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
+
+
+def _paper(published: Published | None, what: str) -> str:
+    value = getattr(published, what, None)
+    return "-" if value is None else f"{value} ± {getattr(published, what + '_spread')}"
+
+
+def _notes(runs: Sequence[Run]) -> list[str]:
+    """What ± means, ours and the paper's."""
+    meanings: dict[str, list[str]] = {}
+    for name in dict.fromkeys(run.preset for run in runs if _name(run) == run.preset):
+        published = PRESETS[name].published if name in PRESETS else None
+        if published is not None:
+            meanings.setdefault(published.spread, []).append(name)
+    notes = ["Measured: mean ± standard deviation over seeds, in percent; a single run has no ±. MB are 10⁶ bytes."]
+    return notes + [f"Paper's ±: {meaning} ({', '.join(names)})." for meaning, names in meanings.items()]

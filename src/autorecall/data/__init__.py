@@ -1,0 +1,48 @@
+"""Files on disk to arrays (train, val, test), and nothing else.
+
+    data = load("mnist")                                   # MNIST-5k, comes with the package
+    data = load("cifar10", folder=Path("/data"))           # read, or downloaded into the cache
+    data = load("folder", folder=Path("photos"), image_size=64)
+    data = from_arrays(train=(x, y), test=(x_test, y_test))
+
+Other than "mnist" and "folder", a dataset is looked for in `folder`, else in the folder that the environment variable
+AUTORECALL_DATA names, and after either in the cache (AUTORECALL_CACHE, or the platform's cache folder). What is in none
+of them is downloaded into the cache, where that is allowed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autorecall.data import cifar10, folders, mnist
+from autorecall.data.arrays import Dataset, Split, from_arrays
+from autorecall.data.folders import from_folder
+from autorecall.data.locate import disk_errors, shown
+from autorecall.errors import DataError
+
+__all__ = ["DATASETS", "Dataset", "Split", "from_arrays", "from_folder", "load"]
+
+DATASETS = ("mnist", "mnist-full", "cifar10", "miniimagenet", "folder")
+
+
+def load(name: str, folder: Path | None = None, image_size: int | None = None, progress: bool = False) -> Dataset:
+    """The dataset of this name; `progress` draws a bar while downloading."""
+    if name not in DATASETS:
+        raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(DATASETS)}")
+    if image_size is not None and name != "folder":
+        raise DataError(f"image_size is {image_size}, but {name} has a size of its own; leave image_size out")
+    if folder is not None and name == "mnist":
+        raise DataError(f"mnist comes with the package; leave the folder {shown(folder)} out, or choose mnist-full")
+    with disk_errors():
+        match name:
+            case "mnist":
+                return mnist.load_embedded()
+            case "mnist-full":
+                return mnist.load_full(folder, progress)
+            case "cifar10":
+                return cifar10.load(folder, progress)
+            case "miniimagenet":
+                return folders.load_miniimagenet(folder)
+    if folder is None:
+        raise DataError("the dataset folder needs a folder; give one that holds a sub-folder of images a class")
+    return from_folder(folder, folders.DEFAULT_SIZE if image_size is None else image_size)

@@ -1,0 +1,64 @@
+"""Where data is looked for: the folder that was asked for, else AUTORECALL_DATA, and after either the cache."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pooch
+
+from autorecall.errors import DataError
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: AUTORECALL_CACHE, or the user's cache folder of this platform."""
+    return Path(os.environ.get("AUTORECALL_CACHE") or pooch.os_cache("autorecall"))
+
+
+def places(folder: Path | None) -> tuple[Path, ...]:
+    """The folders to look in, best first."""
+    if folder is not None:
+        check_folder(folder)
+        return (folder, cache_folder())
+    variable = os.environ.get("AUTORECALL_DATA")
+    return (Path(variable), cache_folder()) if variable else (cache_folder(),)
+
+
+def find(folder: Path | None, candidates: Callable[[Path], tuple[Path, ...]], files: tuple[str, ...]) -> Path | None:
+    """The first candidate that holds any of the files.
+
+    Any, not all: a half-copied dataset is to be reported by its reader, not passed over for a download.
+    """
+    for place in places(folder):
+        for candidate in candidates(place):
+            if any((candidate / file).exists() for file in files):
+                return candidate
+    return None
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that was named but is not there."""
+    if not folder.is_dir():
+        raise DataError(f"the folder {shown(folder)} does not exist; give the path of an existing folder")
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """What no reader foresaw: a path that may not be entered, a name too long, a disk that went away."""
+    try:
+        yield
+    except OSError as error:
+        where = shown(str(error.filename or "the data"))
+        raise DataError(f"{where} cannot be read ({error.strerror}); check the path and its permissions") from error
+
+
+def shown(name: str | Path) -> str:
+    """A name for people: control characters and undecodable bytes, which could garble a terminal, replaced.
+
+    >>> shown("cat\\x1b[2J")
+    'cat\ufffd[2J'
+    """
+    return "".join("\ufffd" if unicodedata.category(letter) in ("Cc", "Cs") else letter for letter in str(name))

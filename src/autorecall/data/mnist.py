@@ -1,0 +1,108 @@
+"""MNIST, twice: "mnist" is MNIST-5k, which comes with the package; "mnist-full" reads the original idx files.
+
+MNIST-5k has 500 training images a class, 3,000 validation images and the whole test set; see scripts/make_mnist5k.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+import zlib
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from autorecall.data.arrays import Dataset, Labels, Split, tail_of_each_class
+from autorecall.data.download import Remote, download, keep
+from autorecall.data.locate import cache_folder, find, shown
+from autorecall.errors import DataError
+
+EMBEDDED = files("autorecall.data") / "mnist5k.npz"
+CLASSES = tuple("0123456789")
+SIDE = 28
+COUNTS = {"train": 60_000, "t10k": 10_000}
+VALIDATION_SHARE = 0.05
+
+# yann.lecun.com, the first home of these files, is often down; both mirrors carry the same bytes.
+MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+SHA256 = {
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+
+
+def load_embedded() -> Dataset:
+    """MNIST-5k from the package itself; needs no folder and no network."""
+    try:
+        with EMBEDDED.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            train, val, test = (
+                Split(archive[f"{key}_images"][:, None], archive[f"{key}_labels"].astype(np.int64))
+                for key in ("train", "val", "test")
+            )
+    except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError("the embedded mnist5k.npz is missing or damaged; install autorecall again") from error
+    return Dataset("mnist", train, val, test, CLASSES)
+
+
+def load_full(folder: Path | None = None, progress: bool = False) -> Dataset:
+    """All of MNIST; the last 5 % of each class are the validation images."""
+    names = tuple(SHA256)
+    place = find(folder, lambda root: (root / "mnist", root), names + tuple(name.removesuffix(".gz") for name in names))
+    if place is None:
+        place = cache_folder() / "mnist"
+        remotes = tuple(Remote(tuple(mirror + name for mirror in MIRRORS), SHA256[name]) for name in names)
+        download(remotes, place, keep, f"the four files {', '.join(names)} of {MIRRORS[0]}", progress)
+    images, labels = read_pair(place, "train")
+    counts = [round(VALIDATION_SHARE * int(np.sum(labels == label))) for label in range(len(CLASSES))]
+    held = tail_of_each_class(labels, counts)
+    test = Split(*read_pair(place, "t10k"))
+    return Dataset("mnist-full", Split(images[~held], labels[~held]), Split(images[held], labels[held]), test, CLASSES)
+
+
+def read_pair(place: Path, part: str) -> tuple[npt.NDArray[np.uint8], Labels]:
+    """The images (N, 1, 28, 28) and labels of "train" or "t10k", from plain or .gz idx files."""
+    count = COUNTS[part]
+    images = _read_idx(_either(place, f"{part}-images-idx3-ubyte"), (count, SIDE, SIDE))
+    path = _either(place, f"{part}-labels-idx1-ubyte")
+    labels = _read_idx(path, (count,))
+    if labels.max() >= len(CLASSES):
+        index = int(np.argmax(labels >= len(CLASSES)))
+        raise DataError(_renew(path, f"gives image {index} the label {labels[index]}, expected 0 to 9"))
+    return images[:, None], labels.astype(np.int64)
+
+
+def _either(place: Path, name: str) -> Path:
+    for path in (place / name, place / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise DataError(f"{shown(place)} holds no {name} or {name}.gz; put {name}.gz of {MIRRORS[0]} there")
+
+
+def _read_idx(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """The bytes of an idx file of exactly this shape. The header is compared, never believed."""
+    # An idx header: two zero bytes, 8 for bytes, the number of axes, then the length of every axis.
+    header = bytes((0, 0, 8, len(shape))) + np.array(shape, dtype=">u4").tobytes()
+    expected = len(header) + int(np.prod(shape))
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(expected + 1)  # no more, whatever the file or its header claims
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(_renew(path, "cannot be read or is damaged")) from error
+    if content[:4] != header[:4]:
+        raise DataError(_renew(path, f"does not begin with the bytes {header[:4].hex(' ')} of its idx kind"))
+    if content[: len(header)] != header:
+        found = tuple(np.frombuffer(content[4 : len(header)].ljust(4 * len(shape), b"\0"), dtype=">u4").tolist())
+        raise DataError(_renew(path, f"says it has the shape {found}, expected {shape}"))
+    if len(content) != expected:
+        size = f"only {len(content)}" if len(content) < expected else "more"
+        raise DataError(_renew(path, f"holds {size} bytes, expected {expected}"))
+    return np.frombuffer(content, dtype=np.uint8, offset=len(header)).reshape(shape).copy()
+
+
+def _renew(path: Path, trouble: str) -> str:
+    name = path.name.removesuffix(".gz") + ".gz"
+    return f"{shown(path)} {trouble}; put {name} of {MIRRORS[0]} there"

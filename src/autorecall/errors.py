@@ -1,0 +1,32 @@
+"""The one exception family. Every message is one sentence: the value, what was expected, what to do."""
+
+from __future__ import annotations
+
+
+class AutorecallError(Exception):
+    """Anything autorecall refuses or cannot go on with; the command line prints it without a traceback."""
+
+
+class ConfigError(AutorecallError):
+    """A setting that cannot work, such as no recall images or a negative rate."""
+
+
+class DataError(AutorecallError):
+    """A data file or folder that is missing, damaged or not what it claims to be."""
+
+
+class InputError(AutorecallError):
+    """A batch, a label or a network that a learner cannot use."""
+
+
+class DivergedError(AutorecallError):
+    """A number of the training step stopped being finite."""
+
+    def __init__(self, term: str, value: float) -> None:
+        self.term = term
+        self.value = value
+        super().__init__(f"{term} became {value}; lower the learning rates or the weights of the objective")
+
+
+class StoppedError(AutorecallError):
+    """A run that could not be finished through no fault of its input, such as a network that diverged."""

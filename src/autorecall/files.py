@@ -1,0 +1,56 @@
+"""Files that are whole or not there: written aside, flushed, renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from .errors import AutorecallError, DataError
+
+LARGEST_JSON = 16 * 2**20  # our own files stay far below; anything larger is not ours
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with aside.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise AutorecallError(f"cannot write {path}: {error.strerror}; check the folder and the free space") from error
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file atomically; NaN has no place in JSON and is an error."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """Read a JSON object; a file that is missing, damaged or no object gives one sentence."""
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise DataError(f"{path} is larger than {LARGEST_JSON // 2**20} MiB; that is no file of autorecall")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; check the path") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); restore it or run again") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path} holds a {type(value).__name__}; expected a JSON object")
+    return value
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents, and make sure that files can be written there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or "it is no folder"
+        raise AutorecallError(f"cannot create the folder {path}: {reason}; choose another with --out") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise AutorecallError(f"cannot write to the folder {path}: permission denied; choose another with --out")

@@ -1,0 +1,172 @@
+"""What every learner is: one verb, `observe`, around any network that maps a batch to logits.
+
+The border lives here and only here: inputs are checked, train mode is set and put back as found, and numbers that
+stopped being finite end the step. A method's own file holds nothing but its idea, in `learn`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import DivergedError, InputError
+from .modes import evaluating, training
+from .state import State, integer, mapping, plain, tensor, with_number_keys
+
+@dataclass(frozen=True)
+class Memory:
+    """What a learner keeps beside the network it trains, counted as the paper counts."""
+
+    images: int = 0
+    image_bytes: int = 0
+    parameters: int = 0
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Single precision: 4 bytes a parameter; batch-norm buffers are not counted."""
+        return 4 * self.parameters
+
+
+class Learner(ABC):
+    """Learns a stream of batches online. Subclasses implement `learn`."""
+
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def __init__(
+        self,
+        network: nn.Module,
+        learning_rate: float,
+        optimizer: torch.optim.Optimizer | None = None,
+        seed: int = 0,
+    ) -> None:
+        trained = [p for p in network.parameters() if p.requires_grad]
+        if not trained:
+            raise InputError("the network has no parameter that requires a gradient; there is nothing to train")
+        self.network = network
+        self.optimizer = optimizer or torch.optim.SGD(trained, lr=learning_rate)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.classes = 0  # number of outputs, known from the first batch on
+
+    def observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Learn from one batch of the stream; return the numbers of this step, the same names at every step."""
+        x, y = self._checked(x, y)
+        with training(self.network), _whole_or_nothing(self.network, x):
+            numbers = self.learn(x, y)
+        self.optimizer.zero_grad(set_to_none=True)
+        return numbers
+
+    @abstractmethod
+    def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """The method: called by `observe` with a checked batch, the network in train mode."""
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits, in eval mode and without gradients."""
+        with evaluating(self.network), torch.no_grad():
+            logits: Tensor = self.network(x.to(self._device()))
+        return logits
+
+    def boundary(self) -> None:
+        """Say that a new task begins with the next batch. Methods that do not use it ignore it."""
+
+    def memory(self) -> Memory:
+        """What the learner keeps beside the network."""
+        return Memory()
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything needed to go on bit for bit: plain values and tensors, nothing else."""
+        return {
+            "network": dict(self.network.state_dict()),
+            "optimizer": plain(self.optimizer.state_dict()),
+            "generator": self.generator.get_state(),
+            "classes": self.classes,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Take back what `state_dict` gave, into a learner made with the same network and config."""
+        self.network.load_state_dict(mapping(state["network"]))
+        self.optimizer.load_state_dict(with_number_keys(mapping(state["optimizer"])))
+        self.generator.set_state(tensor(state["generator"]))
+        self.classes = integer(state["classes"])
+
+    def descend(self, loss: Tensor, name: str, keep_gradients: bool = False) -> float:
+        """One optimizer step down a loss; `keep_gradients` adds its gradient to those of the step before."""
+        value = finite(loss, name)
+        if not keep_gradients:
+            self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return value
+
+    def _device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+            raise InputError(f"observe got {type(x).__name__} and {type(y).__name__}; expected two torch tensors")
+        if x.dim() < 2 or len(x) == 0:
+            raise InputError(f"x has shape {tuple(x.shape)}; expected a batch (N, ...) of at least one input")
+        if y.dim() != 1 or len(y) != len(x):
+            raise InputError(f"y has shape {tuple(y.shape)} for {len(x)} inputs; expected one label an input")
+        if not x.is_floating_point():
+            raise InputError(f"x has dtype {x.dtype}; expected floating point in [0, 1]: use x.float() / 255 for bytes")
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+            raise InputError(f"y has dtype {y.dtype}; expected integer class labels: use y.long()")
+        if not bool(x.isfinite().all()):
+            raise InputError("x has NaN or infinite values; remove or repair these inputs before observe")
+        x, y = x.detach().to(self._device()), y.detach().to(self._device(), torch.int64)
+        if self.classes == 0:
+            self.classes = count_outputs(self.network, x)
+        low, high = int(y.min()), int(y.max())
+        if low < 0 or high >= self.classes:
+            wrong = low if low < 0 else high
+            raise InputError(
+                f"y has the label {wrong} but the network has {self.classes} outputs; expected labels from 0 to "
+                f"{self.classes - 1}: relabel, or widen the last layer"
+            )
+        return x, y
+
+
+def count_outputs(network: nn.Module, x: Tensor) -> int:
+    """The number of logits per input, from one pass that leaves nothing behind (eval mode, no gradient)."""
+    with evaluating(network), torch.no_grad():
+        try:
+            logits = network(x[:1])
+        except (RuntimeError, ValueError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"the network cannot take an input of shape {tuple(x.shape[1:])}: {reason}") from error
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(f"the network gave {found} for one input; expected logits of shape (1, classes)")
+    return logits.shape[1]
+
+
+def finite(value: Tensor, name: str) -> float:
+    """The number in a tensor, or a DivergedError that names it."""
+    number = float(value.detach())
+    if not math.isfinite(number):
+        raise DivergedError(name, number)
+    return number
+
+
+@contextmanager
+def _whole_or_nothing(network: nn.Module, x: Tensor) -> Iterator[None]:
+    """Batch-norm refuses a batch of one whose features are 1×1: say so, and undo what earlier layers already noted."""
+    if len(x) > 1:
+        yield
+        return
+    found = [(buffer, buffer.clone()) for buffer in network.buffers()]
+    try:
+        yield
+    except ValueError as error:
+        for buffer, value in found:
+            buffer.copy_(value)
+        raise InputError(
+            f"a batch of one input is too small for this network ({error}); give batches of two or more"
+        ) from error

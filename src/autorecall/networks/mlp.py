@@ -1,0 +1,46 @@
+"""The paper's network for MNIST: 784-400-400-10 with ReLU, 478,410 parameters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from ..errors import ConfigError
+
+
+@dataclass(frozen=True)
+class MLPConfig:
+    """A multi-layer perceptron."""
+
+    kind: ClassVar[str] = "mlp"
+
+    hidden: tuple[int, ...] = (400, 400)
+    """Widths of the hidden layers."""
+
+    def __post_init__(self) -> None:
+        if any(width < 1 for width in self.hidden):
+            raise ConfigError(f"network.hidden is {self.hidden}; every width must be at least 1")
+
+    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        """The network for inputs of this shape; weights come from torch's global generator."""
+        return MLP(math.prod(input_shape), self.hidden, classes)
+
+
+class MLP(nn.Module):
+    """Takes images as images and flattens them itself, so that total variation still sees rows and columns."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for width_in, width_out in itertools.pairwise((inputs, *hidden)):
+            layers += [nn.Linear(width_in, width_out), nn.ReLU()]
+        self.layers = nn.Sequential(nn.Flatten(), *layers, nn.Linear((inputs, *hidden)[-1], classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch."""
+        logits: Tensor = self.layers(x)
+        return logits
