@@ -1,1 +1,64 @@
-"""autorecall"""
+"""autorecall: continual learning that keeps no data.
+
+    learner = ARM(network, ARMConfig(...))   # any nn.Module that maps a batch to logits
+    numbers = learner.observe(x, y)          # one online step: learn, recall, learn again
+    logits = learner.predict(x)
+
+Names are imported when first used, so that `autorecall --help` need not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .config import RunConfig as RunConfig
+    from .data import Dataset as Dataset
+    from .data import from_arrays as from_arrays
+    from .data import from_folder as from_folder
+    from .data import load as load
+    from .errors import AutorecallError as AutorecallError
+    from .experiment import Result as Result
+    from .experiment import run as run
+    from .learners import ARM as ARM
+    from .learners import ARMConfig as ARMConfig
+    from .learners import Distill as Distill
+    from .learners import DistillConfig as DistillConfig
+    from .learners import LagConfig as LagConfig
+    from .learners import Learner as Learner
+    from .learners import Memory as Memory
+    from .learners import Naive as Naive
+    from .learners import NaiveConfig as NaiveConfig
+    from .presets import PRESETS as PRESETS
+    from .stream import Stream as Stream
+    from .stream import StreamConfig as StreamConfig
+
+_HOMES = {
+    ".config": ("RunConfig",),
+    ".data": ("Dataset", "from_arrays", "from_folder", "load"),
+    ".errors": ("AutorecallError",),
+    ".experiment": ("Result", "run"),
+    ".learners": (
+        "ARM",
+        "ARMConfig",
+        "Distill",
+        "DistillConfig",
+        "LagConfig",
+        "Learner",
+        "Memory",
+        "Naive",
+        "NaiveConfig",
+    ),
+    ".presets": ("PRESETS",),
+    ".stream": ("Stream", "StreamConfig"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605  a list of strings, made from the table above
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'autorecall' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name], __name__), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -51,9 +52,8 @@ def dispatch(arguments: Sequence[str]) -> int:
     except AutorecallError as error:
         return _refuse(str(error))
     except BrokenPipeError:
-        # The reader went away (`autorecall show runs | head`): nothing to say, and nobody to say it to.
-        sys.stdout = None  # type: ignore[assignment]
-        return 0
+        # The reader went away (`autorecall show runs | head`); keep the interpreter from flushing into the void.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return 130
     return 0

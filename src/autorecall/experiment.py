@@ -15,14 +15,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .config import RunConfig, to_json
+from .config import RunConfig
 from .data import Dataset, Split
 from .errors import ConfigError, DivergedError, StoppedError
-from .files import make_folder, write_json
+from .files import make_folder, read_json, write_json
 from .learners import ARM, Learner, Recollection
 from .metrics import average_accuracy, forgetting, task_accuracy
+from .schema import decode, to_json
 from .stream import Stream, Task, as_batch
 
 EVALUATION_BATCH = 500  # large enough to keep every core busy, small enough for the 84×84 feature maps
@@ -42,7 +43,14 @@ class Result:
     steps: int
     seconds: dict[str, float]
     versions: dict[str, str]
-    machine: dict[str, str | int]
+    machine: dict[str, str]
+
+
+def read_result(path: Path) -> Result:
+    """A result.json, checked field by field."""
+    result = decode(Result, read_json(path), "result")
+    assert isinstance(result, Result)
+    return result
 
 
 class Observer:
@@ -166,7 +174,12 @@ class _Progress:
             seconds=self.seconds,
             versions={"python": platform.python_version()}
             | {name: importlib.metadata.version(name) for name in ("autorecall", "torch", "numpy")},
-            machine={"processor": platform.machine(), "cores": os.cpu_count() or 0, "threads": torch.get_num_threads()},
+            machine={
+                "processor": platform.machine(),
+                "cores": str(os.cpu_count()),
+                "device": self.config.device,
+                "threads": str(torch.get_num_threads()),
+            },
         )
 
     def _observe(self, learner: Learner, x: Tensor, y: Tensor, last: bool) -> dict[str, float]:

@@ -25,7 +25,8 @@ def weighted_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
     """
     if weights is None:
         return values.mean(0)
-    return torch.tensordot(weights, values, dims=1)
+    mean: Tensor = torch.tensordot(weights, values, dims=1)
+    return mean
 
 
 def divergence(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .learners import Recollection
@@ -49,9 +50,9 @@ def _distinct(recollection: Recollection) -> list[int]:
     return [first[origin] for origin in sorted(first)][:COLUMNS]
 
 
-def _pixels(image: Tensor) -> np.ndarray:
+def _pixels(image: Tensor) -> NDArray[np.float32]:
     """Height × width (× 3), cut to [0, 1]: recalled pixels may lie outside."""
-    array = image.detach().cpu().float().numpy()
+    array: NDArray[np.float32] = image.detach().cpu().float().numpy()
     if array.ndim == 3 and array.shape[0] == 3:
         array = array.transpose(1, 2, 0)
     elif array.ndim == 3 and array.shape[0] == 1:

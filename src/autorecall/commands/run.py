@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +16,13 @@ from rich.table import Table
 from torch import Tensor
 
 from .. import data
-from ..config import RunConfig, differences, from_json
+from ..config import RunConfig, from_json
 from ..errors import AutorecallError, ConfigError
-from ..experiment import Observer, Result, run
+from ..experiment import Observer, Result, read_result, run
 from ..files import read_json
 from ..learners import Recollection
 from ..presets import DEFAULT, PRESETS, preset
+from ..schema import differences
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,14 @@ def main(arguments: list[str]) -> None:
     elif (folder / "result.json").exists():
         _refuse_other_config(folder, config)
         console.print(f"finished before: {escape(str(folder))}; --fresh runs it again")
-        _print_result(console, read_json(folder / "result.json"), folder)
+        _print_result(console, read_result(folder / "result.json"), folder)
         return
     # mnist comes with the package: --data is for the others, and may be given all the same.
     place = None if config.dataset == "mnist" else chosen.data
     dataset = data.load(config.dataset, place, config.image_size, progress=True)
     with _Bar(console, f"{chosen.preset} seed {config.seed}", folder, dataset.classes) as observer:
         result = run(chosen.preset, config, dataset, folder, observer)
-    _print_result(console, asdict(result), folder)
+    _print_result(console, result, folder)
 
 
 def parse(arguments: Sequence[str]) -> Arguments:
@@ -181,28 +182,29 @@ class _Bar(Observer):
         self._progress.__exit__(None, None, None)
 
 
-def _print_result(console: Console, result: Mapping[str, object] | dict[str, object], folder: Path) -> None:
+def _print_result(console: Console, result: Result, folder: Path) -> None:
     """Accuracy, forgetting, the matrix, the memory, and where everything lies."""
-    parsed = Result(**result)  # type: ignore[arg-type]
-    published = PRESETS[parsed.preset].published if parsed.preset in PRESETS else None
-    matrix = parsed.accuracy_matrix
+    published = PRESETS[result.preset].published if result.preset in PRESETS else None
+    matrix = result.accuracy_matrix
     if len(matrix) <= 10:
         table = Table("after task", *(f"task {j + 1}" for j in range(len(matrix[-1]))), title="accuracy in %")
         for i, row in enumerate(matrix, start=1):
             table.add_row(str(i), *(f"{a:.1f}" for a in row))
         console.print(table)
     paper = f"   (paper {published.accuracy} ± {published.accuracy_spread})" if published else ""
-    console.print(f"average accuracy  {parsed.accuracy:.1f} % on {parsed.split}{paper}")
-    if parsed.forgetting is not None:
+    console.print(f"average accuracy  {result.accuracy:.1f} % on {result.split}{paper}")
+    if result.forgetting is not None:
         both = published and published.forgetting is not None
         paper = f"   (paper {published.forgetting} ± {published.forgetting_spread})" if published and both else ""
-        console.print(f"forgetting        {parsed.forgetting:.1f} %{paper}")
-    memory = parsed.memory
+        console.print(f"forgetting        {result.forgetting:.1f} %{paper}")
+    memory = result.memory
     console.print(
         f"extra memory      {memory['images']:,} images ({memory['image_mb']:.2f} MB), "
         f"{memory['parameters']:,} parameters ({memory['parameter_mb']:.2f} MB)"
     )
-    console.print(f"time              {parsed.seconds['train']:.1f} s training, {parsed.seconds['evaluate']:.1f} s testing")
+    console.print(
+        f"time              {result.seconds['train']:.1f} s training, {result.seconds['evaluate']:.1f} s testing"
+    )
     console.print(f"results           {escape(os.fspath(folder))}", soft_wrap=True)
     if (folder / "recalled.png").exists():
         console.print(f"picture           {escape(os.fspath(folder / 'recalled.png'))}", soft_wrap=True)

@@ -14,24 +14,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..config import RunConfig, differences, from_json
+from ..config import RunConfig, from_json
 from ..errors import AutorecallError, DataError
+from ..experiment import Result, read_result
 from ..files import read_json
 from ..presets import PRESETS, Published
+from ..schema import differences
 
 HEADER = ("run", "seeds", "accuracy", "paper", "forgetting", "paper", "images", "MB", "parameters", "MB", "seconds")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run as `show` sees it."""
+    """One finished run."""
 
-    preset: str
     config: RunConfig
-    accuracy: float
-    forgetting: float | None
-    memory: dict[str, float]
-    seconds: float
+    result: Result
 
 
 def print_presets(arguments: list[str]) -> None:
@@ -49,11 +47,13 @@ def _list() -> None:
     print("\n".join(PRESETS))
 
 
-def _show(directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")], markdown: bool = False) -> None:
+def _show(
+    directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")], markdown: bool = False
+) -> None:
     """Gather all runs below a folder into one table, the paper's figure beside each.
 
-    Figures are mean ± standard deviation over seeds. Runs whose settings differ from their preset are rows of their own,
-    without a published figure.
+    Figures are mean ± standard deviation over seeds. Runs whose settings differ from their preset are rows of their
+    own, without a published figure.
 
     Args:
         directory: The folder to look below.
@@ -96,21 +96,12 @@ def gather(directory: Path) -> list[Run]:
 
 
 def _read(path: Path) -> Run:
-    result, values = read_json(path), dict(read_json(path.with_name("config.json")))
-    preset = values.pop("preset", None)
+    values = dict(read_json(path.with_name("config.json")))
+    values.pop("preset", None)
     try:
-        accuracy, forgetting = result["accuracy"], result["forgetting"]
-        memory, seconds = result["memory"], result["seconds"]
-        assert isinstance(preset, str)
-        assert isinstance(accuracy, float | int)
-        assert isinstance(forgetting, float | int | None)
-        assert isinstance(memory, dict)
-        assert isinstance(seconds, dict)
-        counted = {name: float(memory[name]) for name in ("images", "image_mb", "parameters", "parameter_mb")}
-        time = float(seconds["train"]) + float(seconds["evaluate"])
-    except (KeyError, TypeError, ValueError, AssertionError) as error:
-        raise DataError(f"{path} lacks a field or has it in the wrong type; run it again") from error
-    return Run(preset, from_json(values), accuracy, forgetting, counted, time)
+        return Run(from_json(values), read_result(path))
+    except AutorecallError as error:
+        raise DataError(f"{path.parent}: {error}") from error
 
 
 def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -123,22 +114,24 @@ def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _name(run: Run) -> str:
-    if run.preset not in PRESETS:
-        return run.preset
+    if run.result.preset not in PRESETS:
+        return run.result.preset
     # Seeds are what a row averages over; threads and device change the last bits of a number at most.
-    usual = replace(PRESETS[run.preset].config, seed=run.config.seed, threads=run.config.threads, device=run.config.device)
+    usual = replace(
+        PRESETS[run.result.preset].config, seed=run.config.seed, threads=run.config.threads, device=run.config.device
+    )
     changed = differences(run.config, usual)
-    return " ".join([run.preset, *(f"{name}={value}" for name, value in changed.items())])
+    return " ".join([run.result.preset, *(f"{name}={value}" for name, value in changed.items())])
 
 
 def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
     published = PRESETS[name].published if name in PRESETS else None
-    forgetting = [run.forgetting for run in runs if run.forgetting is not None]
-    memory = runs[0].memory
+    forgetting = [run.result.forgetting for run in runs if run.result.forgetting is not None]
+    memory = runs[0].result.memory
     return (
         name,
         str(len(runs)),
-        _spread([run.accuracy for run in runs]),
+        _spread([run.result.accuracy for run in runs]),
         _paper(published, "accuracy"),
         _spread(forgetting),
         _paper(published, "forgetting"),
@@ -146,7 +139,7 @@ def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
         f"{memory['image_mb']:.2f}",
         f"{memory['parameters']:,.0f}",
         f"{memory['parameter_mb']:.2f}",
-        f"{statistics.fmean(run.seconds for run in runs):.1f}",
+        f"{statistics.fmean(sum(run.result.seconds.values()) for run in runs):.1f}",
     )
 
 
@@ -165,7 +158,7 @@ def _paper(published: Published | None, what: str) -> str:
 def _notes(runs: Sequence[Run]) -> list[str]:
     """What ± means, ours and the paper's."""
     meanings: dict[str, list[str]] = {}
-    for name in dict.fromkeys(run.preset for run in runs if _name(run) == run.preset):
+    for name in dict.fromkeys(run.result.preset for run in runs if _name(run) == run.result.preset):
         published = PRESETS[name].published if name in PRESETS else None
         if published is not None:
             meanings.setdefault(published.spread, []).append(name)

@@ -106,7 +106,7 @@ class ARM(TaughtLearner):
 
         images, origins = initial_images(x, config, self.generator)
         for repeat in range(config.repeats):
-            recalled = recall(self.network, teacher, images, y.unique(), config)
+            recalled = recall(self.network, teacher, images, torch.unique(y), config)
             images = recalled.images
             keep_gradients = config.accumulate_repeats and repeat > 0
             losses, targets = self._learn_from(images, x, teacher, keep_gradients)

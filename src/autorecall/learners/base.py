@@ -19,6 +19,7 @@ from ..errors import DivergedError, InputError
 from .modes import evaluating, training
 from .state import State, integer, mapping, plain, tensor, with_number_keys
 
+
 @dataclass(frozen=True)
 class Memory:
     """What a learner keeps beside the network it trains, counted as the paper counts."""
@@ -72,7 +73,7 @@ class Learner(ABC):
             logits: Tensor = self.network(x.to(self._device()))
         return logits
 
-    def boundary(self) -> None:
+    def boundary(self) -> None:  # noqa: B027  most methods have no use for it
         """Say that a new task begins with the next batch. Methods that do not use it ignore it."""
 
     def memory(self) -> Memory:

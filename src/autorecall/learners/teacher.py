@@ -74,7 +74,7 @@ class Teacher:
         self.seen: set[int] = set()
 
     def follow(self, student: nn.Module, labels: Tensor) -> nn.Module | None:
-        """Before a batch with these labels: copy the student if it is time; the teacher, or None before recall starts."""
+        """Before a batch: copy the student if it is time, and return the teacher, or None before recall starts."""
         new_classes = set(labels.tolist()) - self.seen
         if self._is_time(bool(new_classes)):
             self._copy(student)
@@ -132,7 +132,10 @@ class Teacher:
             self.network = copy.deepcopy(student).requires_grad_(False)
             return
         # In place, because unit lag copies before every batch.
-        for mine, theirs in ((self.network.parameters(), student.parameters()), (self.network.buffers(), student.buffers())):
+        for mine, theirs in (
+            (self.network.parameters(), student.parameters()),
+            (self.network.buffers(), student.buffers()),
+        ):
             for kept, fresh in zip(mine, theirs, strict=True):
                 kept.copy_(fresh)
 
