@@ -76,10 +76,10 @@ def idx(array: np.ndarray) -> bytes:
 
 @pytest.fixture
 def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
-    """400 training and 30 test images, 40 and 3 a class."""
-    monkeypatch.setattr(mnist, "COUNTS", {"train": 400, "t10k": 30})
+    """600 training and 30 test images, 60 and 3 a class."""
+    monkeypatch.setattr(mnist, "COUNTS", {"train": 600, "t10k": 30})
     rng = np.random.default_rng(1)
-    images, labels = rng.integers(0, 256, (400, 28, 28), dtype=np.uint8), rng.permutation(np.arange(400) % 10)
+    images, labels = rng.integers(0, 256, (600, 28, 28), dtype=np.uint8), rng.permutation(np.arange(600) % 10)
     test_images, test_labels = rng.integers(0, 256, (30, 28, 28), dtype=np.uint8), rng.permutation(np.arange(30) % 10)
     folder = tmp_path / "given" / "mnist"
     folder.mkdir(parents=True)

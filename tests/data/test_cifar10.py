@@ -94,4 +94,5 @@ def test_notices_a_batch_in_place_of_another(small_cifar: Made, refused: Refused
 
 
 def test_official_sizes() -> None:
+    assert cifar10.VALIDATION_PER_CLASS == 250
     assert cifar10.RECORD * cifar10.RECORDS == 30_730_000  # what each .bin file of the official archive has

@@ -109,10 +109,10 @@ def test_full_reads_plain_and_packed_files(inner: bool, packed: bool, small_mnis
             path.unlink()
     data = load("mnist-full", small_mnist.folder.parent if inner else small_mnist.folder)
     assert (data.name, data.input_shape, data.classes) == ("mnist-full", (1, 28, 28), tuple("0123456789"))
-    for label in range(10):  # 5 % of 40 images are 2
+    for label in range(10):  # 5 % of 60 images are 3
         of_class = small_mnist.images[small_mnist.labels == label]
-        np.testing.assert_array_equal(data.train.inputs[data.train.labels == label][:, 0], of_class[:38])
-        np.testing.assert_array_equal(data.val.inputs[data.val.labels == label][:, 0], of_class[38:])
+        np.testing.assert_array_equal(data.train.inputs[data.train.labels == label][:, 0], of_class[:57])
+        np.testing.assert_array_equal(data.val.inputs[data.val.labels == label][:, 0], of_class[57:])
     np.testing.assert_array_equal(data.test.inputs[:, 0], small_mnist.test_images)
     np.testing.assert_array_equal(data.test.labels, small_mnist.test_labels)
     for split in (data.train, data.val, data.test):
@@ -127,7 +127,7 @@ def test_full_keeps_the_order_of_the_file(small_mnist: Made) -> None:
     for split in (data.train, data.val):
         order = [where[image.tobytes()] for image in split.inputs]
         assert order == sorted(order)
-    assert len(data.train) + len(data.val) == 400
+    assert len(data.train) + len(data.val) == 600
 
 
 def test_full_of_the_real_files(real: Path) -> None:
@@ -143,15 +143,15 @@ def lie(shape: tuple[int, ...]) -> bytes:
 
 
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
-    "truncated images": ("train-images-idx3-ubyte", lambda b: b[:-1], "holds only 313615 bytes, expected 313616"),
+    "truncated images": ("train-images-idx3-ubyte", lambda b: b[:-1], "holds only 470415 bytes, expected 470416"),
     "truncated labels": ("t10k-labels-idx1-ubyte", lambda b: b[:-3], "holds only 35 bytes, expected 38"),
-    "too long": ("train-labels-idx1-ubyte", lambda b: b + b"\0", "holds more bytes, expected 408"),
+    "too long": ("train-labels-idx1-ubyte", lambda b: b + b"\0", "holds more bytes, expected 608"),
     "empty": ("t10k-images-idx3-ubyte", lambda b: b"", "does not begin with the bytes 00 00 08 03"),
     "only magic": ("t10k-images-idx3-ubyte", lambda b: b[:6], "says it has the shape (0, 0, 0), expected (30, 28, 28)"),
     "wrong magic": ("train-images-idx3-ubyte", lambda b: b"\x89PNG" + b[4:], "does not begin with"),
-    "labels for images": ("train-images-idx3-ubyte", lambda b: idx(np.zeros(400)), "does not begin with"),
-    "fewer images": ("train-images-idx3-ubyte", lambda b: idx(np.zeros((399, 28, 28))), "(399, 28, 28), expected (400"),
-    "more labels": ("train-labels-idx1-ubyte", lambda b: idx(np.zeros(401)), "(401,), expected (400,)"),
+    "labels for images": ("train-images-idx3-ubyte", lambda b: idx(np.zeros(600)), "does not begin with"),
+    "fewer images": ("train-images-idx3-ubyte", lambda b: idx(np.zeros((599, 28, 28))), "(599, 28, 28), expected (600"),
+    "more labels": ("train-labels-idx1-ubyte", lambda b: idx(np.zeros(601)), "(601,), expected (600,)"),
     "wide images": ("t10k-images-idx3-ubyte", lambda b: idx(np.zeros((30, 32, 32))), "(30, 32, 32), expected (30, 28"),
     "lying header": ("train-images-idx3-ubyte", lambda b: lie((2**32 - 1,) * 3) + b[16:], "shape (4294967295,"),
     "label 10": ("t10k-labels-idx1-ubyte", lambda b: b[:-1] + b"\x0a", "gives image 29 the label 10, expected 0 to 9"),
@@ -171,7 +171,7 @@ def test_full_damaged_files(damage: str, packed: bool, small_mnist: Made, refuse
         load("mnist-full", small_mnist.folder)
 
 
-@pytest.mark.parametrize("damage", ["half", "empty", "flipped", "not gzip", "no end", "bad end"])
+@pytest.mark.parametrize("damage", ["half", "empty", "flipped", "not gzip", "bad block", "no end", "bad end"])
 def test_full_damaged_gz(damage: str, small_mnist: Made, refused: Refused) -> None:
     path = small_mnist.folder / "train-images-idx3-ubyte"
     content = gzip.compress(path.read_bytes())
@@ -182,6 +182,7 @@ def test_full_damaged_gz(damage: str, small_mnist: Made, refused: Refused) -> No
         "empty": b"",
         "flipped": bytes(flipped),
         "not gzip": path.read_bytes(),
+        "bad block": content[:10] + b"\xff" * 100,
         "no end": content[:-8],
         "bad end": content[:-8] + b"\0" * 8,
     }

@@ -53,7 +53,6 @@ def download(remotes: tuple[Remote, ...], target: Path, unpack: Unpack, by_hand:
                 archive = Path(scratch) / remote.name
                 _fetch(remote, archive, progress)
                 unpack(archive, ready)
-                archive.unlink(missing_ok=True)
             _move_into_place(ready, target)
     except (DownloadError, OSError) as error:
         raise DataError(
