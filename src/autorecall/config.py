@@ -59,8 +59,8 @@ class RunConfig:
             raise ConfigError(f"threads is {self.threads}; expected at least 1")
         if self.image_size is not None and self.dataset != "folder":
             raise ConfigError(f"image_size is {self.image_size} but {self.dataset} has a size of its own; leave it out")
-        if self.image_size is not None and not 1 <= self.image_size <= 4096:
-            raise ConfigError(f"image_size is {self.image_size}; expected 1 to 4096")
+        if self.image_size is not None and not 1 <= self.image_size <= 1024:
+            raise ConfigError(f"image_size is {self.image_size}; expected 1 to 1024")
 
 
 def from_json(values: Mapping[str, object]) -> RunConfig:

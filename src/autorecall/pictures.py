@@ -13,39 +13,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .learners import Recollection
+from .recall import Recalled
 
 COLUMNS = 10
 
 
 def draw_recalled(path: Path, x: Tensor, recollection: Recollection, classes: Sequence[str]) -> None:
     """Real images above what they became, the teacher's class beneath."""
-    columns = _distinct(recollection)
+    recalled = recollection.recalled
+    columns = _distinct(recalled)
     labels = recollection.targets.argmax(1).tolist()
     figure = Figure(figsize=(max(len(columns), 3) * 1.0, 2.7), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, len(columns), squeeze=False)
     for column, index in enumerate(columns):
-        origin = None if recollection.origins is None else int(recollection.origins[index])
+        origin = None if recalled.origins is None else int(recalled.origins[index])
         above = np.zeros((1, 1)) if origin is None else _pixels(x[origin])
-        for ax, pixels in zip(axes[:, column], (above, _pixels(recollection.images[index])), strict=True):
+        for ax, pixels in zip(axes[:, column], (above, _pixels(recalled.images[index])), strict=True):
             ax.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             ax.set_xticks([])
             ax.set_yticks([])
         name = classes[labels[index]].replace("$", r"\$")
         axes[1, column].set_xlabel(name if len(name) <= 12 else name[:11] + "…", fontsize=9)
-    axes[0, 0].set_ylabel("real" if recollection.origins is not None else "(noise)", fontsize=9)
+    axes[0, 0].set_ylabel("real" if recalled.origins is not None else "(noise)", fontsize=9)
     axes[1, 0].set_ylabel("recalled", fontsize=9)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     figure.savefig(aside, format="png")
     aside.replace(path)
 
 
-def _distinct(recollection: Recollection) -> list[int]:
+def _distinct(recalled: Recalled) -> list[int]:
     """One recalled image for each real one it started from; copies of one image stay alike."""
-    if recollection.origins is None:
-        return list(range(min(COLUMNS, len(recollection.images))))
+    if recalled.origins is None:
+        return list(range(min(COLUMNS, len(recalled.images))))
     first: dict[int, int] = {}
-    for index, origin in enumerate(recollection.origins.tolist()):
+    for index, origin in enumerate(recalled.origins.tolist()):
         first.setdefault(origin, index)
     return [first[origin] for origin in sorted(first)][:COLUMNS]
 

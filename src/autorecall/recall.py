@@ -1,18 +1,20 @@
 """Recall: inputs on which student and teacher disagree most, found by ascending the recall objective (equation 7).
 
-This is the plain form of lines 6-8 of Algorithm 1: M images, each copy of a real image by itself.
+`recall` is the plain form of lines 6-8 of Algorithm 1, the equations as they stand; `ascent` is the fast one. Both work
+on distinct images with counts, which are all 1 where copies are kept.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from . import objectives
+from .distinct import counted, distinct
 from .errors import ConfigError, DivergedError
 from .objectives import Divergence
 
@@ -67,6 +69,12 @@ class RecallConfig:
     total_variation: float = 1.0
     """λ6, against rough images; must be 0 where inputs are not images (channels, height, width)."""
 
+    copies: Literal["auto", "collapse", "keep"] = "auto"
+    """Copies of one image are run once and counted (collapse), the same mathematics; auto keeps them if it must."""
+
+    engine: Literal["fast", "plain"] = "fast"
+    """fast: closed-form gradients, teacher and student side by side. plain: the equations as they stand, its oracle."""
+
     def __post_init__(self) -> None:
         for name in ("images", "steps"):
             if getattr(self, name) < 1:
@@ -96,26 +104,46 @@ class Recalled:
     """A recalled batch."""
 
     images: Tensor
-    """The recalled inputs."""
+    """The distinct recalled inputs."""
 
-    terms: dict[str, float]
-    """Every term of the objective at the last ascent step, unweighted, and their weighted sum `objective`."""
+    counts: Tensor
+    """How often each of them occurs; the counts add up to M."""
+
+    origins: Tensor | None
+    """Which image of the real batch each one started as; None for noise."""
+
+    @property
+    def total(self) -> int:
+        """M, the images that the batch stands for."""
+        return int(self.counts.sum())
+
+    @property
+    def weights(self) -> Tensor:
+        """Their shares of the batch, counts / M."""
+        return self.counts.to(self.images) / self.total
+
+    @property
+    def multiplicities(self) -> Tensor | None:
+        """The counts where some image occurs more than once; None where every layer can work as it is."""
+        return None if len(self.counts) == self.total else self.counts
 
 
-def initial_images(x: Tensor, config: RecallConfig, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-    """M starting points, and which image of the real batch each one is (None for noise).
+def initial_images(x: Tensor, config: RecallConfig, generator: torch.Generator, keep_copies: bool) -> Recalled:
+    """M starting points: images of the real batch, without replacement where it has enough, or noise.
 
-    Drawn on the CPU, so that a seed means the same on every device; without replacement where the batch allows it.
+    Drawn on the CPU, so that a seed means the same on every device. Unless copies are kept, each image stands once.
     """
-    count = len(x)
     if config.initial == "noise":
         noise = torch.rand((config.images, *x.shape[1:]), generator=generator, dtype=x.dtype)
-        return noise.to(x.device), None
-    if config.images <= count:
-        origins = torch.randperm(count, generator=generator)[: config.images]
+        return Recalled(noise.to(x.device), torch.ones(config.images, dtype=torch.int64, device=x.device), None)
+    if config.images <= len(x):
+        origins = torch.randperm(len(x), generator=generator)[: config.images]
     else:
-        origins = torch.randint(count, (config.images,), generator=generator)
-    return x[origins.to(x.device)], origins
+        origins = torch.randint(len(x), (config.images,), generator=generator)
+    counts = torch.ones_like(origins)
+    if not keep_copies:
+        origins, counts = distinct(origins)
+    return Recalled(x[origins.to(x.device)], counts.to(x.device), origins)
 
 
 def objective_terms(
@@ -140,36 +168,41 @@ def objective_terms(
     return terms
 
 
-def weighted_sum(terms: dict[str, Tensor], config: RecallConfig) -> Tensor:
+def objective(terms: dict[str, Tensor], config: RecallConfig) -> Tensor:
     """The recall objective: terms of weight 0 are left out, so that they cannot spoil it by not being finite."""
     parts = [factor * terms[name] for name, factor in config.signed_weights().items() if factor]
     return torch.stack(parts).sum() if parts else 0 * terms["l2_norm"]
 
 
 def recall(
-    student: nn.Module, teacher: nn.Module, images: Tensor, present_classes: Tensor, config: RecallConfig
-) -> Recalled:
+    student: nn.Module, teacher: nn.Module, start: Recalled, present_classes: Tensor, config: RecallConfig
+) -> tuple[Recalled, dict[str, float]]:
     """S steps of plain ascent, x̂ ← x̂ + η1·∇ recall(x̂): no momentum, no clipping, nothing random.
 
-    Both networks are used in the mode they are in; in train mode their running batch statistics move with every pass.
+    Returns the recalled batch and every term of the objective at the last step. Both networks are used in the mode they
+    are in; in train mode their running batch statistics move with every pass.
     """
-    terms: dict[str, Tensor] = {}
-    objective = images.new_zeros(())
+    images, terms = start.images, dict[str, Tensor]()
     for _ in range(config.steps):
         images = images.detach().requires_grad_()
-        terms = objective_terms(student(images), teacher(images), images, present_classes, config)
-        objective = weighted_sum(terms, config)
-        if not bool(objective.isfinite()):
-            raise _diverged(terms, objective, config)
-        (gradient,) = torch.autograd.grad(objective, images)
-        images = images + config.recall_rate * gradient
-    numbers = {name: float(terms[name].detach()) if name in terms else math.nan for name in TERMS}
-    return Recalled(images.detach(), numbers | {"objective": float(objective.detach())})
+        with counted(student, start.multiplicities), counted(teacher, start.multiplicities):
+            student_logits, teacher_logits = student(images), teacher(images)
+        terms = objective_terms(student_logits, teacher_logits, images, present_classes, config, start.weights)
+        (gradient,) = torch.autograd.grad(objective(terms, config), images)
+        # An image that counts twice has twice the gradient of one of its copies, and moves as that copy would.
+        images = images + config.recall_rate * gradient / per_image(start.counts, images)
+    return replace(start, images=images.detach()), term_values(terms, config)
 
 
-def _diverged(terms: dict[str, Tensor], objective: Tensor, config: RecallConfig) -> DivergedError:
-    weights = config.signed_weights()
-    for name, value in terms.items():
-        if weights[name] and not bool(value.isfinite()):
-            return DivergedError(f"the term {name} of the recall objective", float(value.detach()))
-    return DivergedError("the recall objective", float(objective.detach()))
+def term_values(terms: dict[str, Tensor], config: RecallConfig) -> dict[str, float]:
+    """The terms and their weighted sum as numbers; one that stopped being finite ends the run by its name."""
+    values = {name: float(terms[name].detach()) if name in terms else math.nan for name in TERMS}
+    for name, factor in config.signed_weights().items():
+        if factor and not math.isfinite(values[name]):
+            raise DivergedError(f"the term {name} of the recall objective", values[name])
+    return values | {"objective": float(objective(terms, config).detach())}
+
+
+def per_image(values: Tensor, images: Tensor) -> Tensor:
+    """One number an image, shaped to be multiplied with images."""
+    return values.view(-1, *(1,) * (images.dim() - 1))

@@ -8,18 +8,22 @@ MNIST-5k, seeds 0-4: MEASURED_ARM (paper 56.3 ± 2.6, forgetting 21.8 ± 1.6); s
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from functools import partial
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..ascent import SideBySide, ascend, forward
+from ..distinct import obstacle
 from ..errors import ConfigError, InputError
 from ..objectives import soft_cross_entropy
-from ..recall import TERMS, RecallConfig, initial_images, recall
-from .base import Learner
+from ..recall import TERMS, RecallConfig, Recalled, initial_images, recall
+from .base import Learner, finite
 from .settings import not_negative, positive
 from .teacher import LagConfig, TaughtLearner
 
@@ -69,11 +73,9 @@ class ARMConfig(RecallConfig):
 class Recollection:
     """One recalled batch with the teacher's answers, for those who want to look at it."""
 
-    images: Tensor
-    origins: Tensor | None
-    """Which image of the real batch each one started as; None for noise."""
+    recalled: Recalled
     targets: Tensor
-    """The teacher's probabilities."""
+    """The teacher's probabilities for each distinct image."""
 
 
 class ARM(TaughtLearner):
@@ -88,8 +90,10 @@ class ARM(TaughtLearner):
     ) -> None:
         self.config = config or ARMConfig()
         super().__init__(network, self.config.lag, self.config.learning_rate, optimizer, seed)
+        self.side_by_side = SideBySide(self._device())
         self.on_recall: Callable[[Recollection], None] | None = None
         """Called with every recalled batch. The learner itself keeps none: it holds no image between two batches."""
+        self._said_why = False
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One round of Algorithm 1."""
@@ -104,34 +108,63 @@ class ARM(TaughtLearner):
         if teacher is None:
             return numbers | self._nothing_recalled()
 
-        images, origins = initial_images(x, config, self.generator)
+        recalled = initial_images(x, config, self.generator, self._keeps_copies(len(x)))
         for repeat in range(config.repeats):
-            recalled = recall(self.network, teacher, images, torch.unique(y), config)
-            images = recalled.images
+            if config.engine == "plain":
+                recalled, terms = recall(self.network, teacher, recalled, torch.unique(y), config)
+            else:
+                recalled, terms = ascend(self.network, teacher, recalled, torch.unique(y), config, self.side_by_side)
             keep_gradients = config.accumulate_repeats and repeat > 0
-            losses, targets = self._learn_from(images, x, teacher, keep_gradients)
-            numbers |= recalled.terms | losses | self._class_history(targets.mean(0).tolist())
+            losses, targets = self._learn_from(recalled, x, teacher, keep_gradients)
+            numbers |= terms | losses | self._class_history((recalled.weights @ targets).tolist())
             if self.on_recall is not None:
-                self.on_recall(Recollection(images, origins, targets))
+                self.on_recall(Recollection(recalled, targets))
         return numbers
 
     def _learn_from(
-        self, images: Tensor, x: Tensor, teacher: nn.Module, keep_gradients: bool
+        self, recalled: Recalled, x: Tensor, teacher: nn.Module, keep_gradients: bool
     ) -> tuple[dict[str, float], Tensor]:
         """Line 9 of Algorithm 1, as published: the sum of two means, each batch going through the network by itself."""
         config = self.config
-        with torch.no_grad():
-            targets = teacher(images).softmax(1)
+        batches = [(recalled.images, recalled.multiplicities)] + ([(x, None)] if config.real_weight else [])
+        logits, answers = self.side_by_side.both(
+            partial(_outputs, self.network, batches), partial(_answers, teacher, batches)
+        )
+        targets = answers[0]
         learned = F.one_hot(targets.argmax(1), targets.shape[1]).to(targets) if config.targets == "hard" else targets
-        recalled_loss = soft_cross_entropy(self.network(images), learned)
-        loss, real = config.recalled_weight * recalled_loss, math.nan
-        if config.real_weight:
-            with torch.no_grad():
-                real_targets = teacher(x).softmax(1)
-            real_loss = soft_cross_entropy(self.network(x), real_targets)
-            loss, real = loss + config.real_weight * real_loss, float(real_loss.detach())
-        self.descend(loss, "the loss on recalled images", keep_gradients)
-        return {"recalled_loss": float(recalled_loss.detach()), "distillation": real}, targets
+        losses = [config.recalled_weight * soft_cross_entropy(logits[0], learned, recalled.weights)]
+        losses += [config.real_weight * soft_cross_entropy(logits[1], answers[1])] if config.real_weight else []
+        values = [finite(losses[0], "the loss on recalled images")]
+        values += [finite(loss, "the distillation loss on the real batch") for loss in losses[1:]]
+        self._descend_together(losses, keep_gradients)
+        return {"recalled_loss": values[0], "distillation": values[1] if config.real_weight else math.nan}, targets
+
+    def _descend_together(self, losses: list[Tensor], keep_gradients: bool) -> None:
+        """One optimizer step down the sum of losses."""
+        if not keep_gradients:
+            self.optimizer.zero_grad(set_to_none=True)
+        if len(losses) == 2 and not keep_gradients:
+            # Their graphs share nothing but parameters, and a sum of two does not depend on which comes first.
+            self.side_by_side.both(losses[0].backward, losses[1].backward)
+        else:
+            for loss in losses:
+                loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    def _keeps_copies(self, count: int) -> bool:
+        """Whether each copy of a real image is run by itself. With M ≤ N, or from noise, there are none."""
+        config = self.config
+        if config.copies != "auto" or config.initial == "noise" or config.images <= count:
+            return config.copies == "keep"
+        reason = obstacle(self.network)
+        if reason is not None and not self._said_why:
+            self._said_why = True
+            warnings.warn(
+                f"recall keeps all {config.images} copies, which takes longer: {reason} is not known to treat copies "
+                "of an image alike; if it does, set treats_images_alone = True on its class, or copies='collapse'",
+                stacklevel=4,
+            )
+        return reason is not None
 
     def _class_history(self, mean_teacher_outputs: list[float]) -> dict[str, float]:
         return {f"recalled_class_{label}": share for label, share in enumerate(mean_teacher_outputs)}
@@ -139,3 +172,15 @@ class ARM(TaughtLearner):
     def _nothing_recalled(self) -> dict[str, float]:
         names = (*TERMS, "objective", "recalled_loss", "distillation")
         return dict.fromkeys(names, math.nan) | self._class_history([math.nan] * self.classes)
+
+
+Batch: TypeAlias = tuple[Tensor, Tensor | None]  # inputs, and how often each occurs where that differs
+
+
+def _outputs(network: nn.Module, batches: list[Batch]) -> list[Tensor]:
+    return [forward(network, images, counts) for images, counts in batches]
+
+
+@torch.no_grad()
+def _answers(teacher: nn.Module, batches: list[Batch]) -> list[Tensor]:
+    return [logits.softmax(1) for logits in _outputs(teacher, batches)]

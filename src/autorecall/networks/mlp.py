@@ -33,6 +33,8 @@ class MLPConfig:
 class MLP(nn.Module):
     """Takes images as images and flattens them itself, so that total variation still sees rows and columns."""
 
+    treats_images_alone = True  # but for batch-norm: copies of an image need be run only once
+
     def __init__(self, inputs: int, hidden: tuple[int, ...], classes: int) -> None:
         super().__init__()
         layers: list[nn.Module] = []

@@ -47,6 +47,8 @@ class ResNet18Config:
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions and a shortcut; the shortcut is a 1×1 convolution where the shape changes."""
 
+    treats_images_alone = True  # but for batch-norm: copies of an image need be run only once
+
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
@@ -67,6 +69,8 @@ class BasicBlock(nn.Module):
 
 class ResNet18(nn.Module):
     """Stem, four stages of two blocks, 4×4 average pool, one linear layer."""
+
+    treats_images_alone = True  # but for batch-norm: copies of an image need be run only once
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, channels: int, stem_momentum: float | None) -> None:
         super().__init__()

@@ -1,0 +1,146 @@
+"""Distinct images instead of copies: the same mathematics on a tenth of the images.
+
+M recalled images that start as N < M real ones are copies of at most N distinct images, and copies of one image have
+the same gradient at every step. So a network is run on the distinct images alone, each counted as often as it occurs:
+every mean becomes a weighted mean. Batch-norm is the only layer of ours that looks across images; `counted` gives it
+weighted statistics. A layer that treats two copies of an image differently, such as dropout, breaks this: then the
+copies must be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+# Layers that treat every image by itself and alike, by exact type: a subclass may do anything.
+ALONE: frozenset[type[nn.Module]] = frozenset(
+    {nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity, nn.Flatten, nn.Unflatten, nn.Linear, nn.Embedding}
+    | {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Upsample}
+    | {nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.GLU}
+    | {nn.Tanh, nn.Sigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign, nn.LogSigmoid}
+    | {nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d}
+    | {nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d}
+    | {nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d}
+    | {nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm}
+    | {nn.ZeroPad1d, nn.ZeroPad2d, nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d}
+)
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+WEIGHTED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def obstacle(network: nn.Module) -> str | None:
+    """The first module that is not known to treat copies of an image alike, by name and type; None if all are.
+
+    A module class of your own is known if it says so: `treats_images_alone = True`.
+    """
+    for name, module in network.named_modules():
+        kind = type(module)
+        silent = isinstance(module, DROPOUT) and (not module.training or module.p == 0)
+        known = kind in ALONE or kind in WEIGHTED or silent or vars(kind).get("treats_images_alone", False)
+        if not known:
+            return f"{kind.__name__} ({name})" if name else kind.__name__
+    return None
+
+
+def distinct(origins: Tensor) -> tuple[Tensor, Tensor]:
+    """The images that occur, and how often each one does.
+
+    >>> distinct(torch.tensor([2, 0, 2, 2]))
+    (tensor([0, 2]), tensor([1, 3]))
+    """
+    images, counts = torch.unique(origins, return_counts=True)
+    return images, counts
+
+
+@contextmanager
+def counted(network: nn.Module, counts: Tensor | None) -> Iterator[None]:
+    """Inside, a batch given to the network counts as if image k occurred counts[k] times; None: each of them once."""
+    layers = [m for m in network.modules() if isinstance(m, WEIGHTED) and _uses_batch(m)] if counts is not None else []
+    if counts is not None and layers:
+        total = int(counts.sum())
+        shares = counts.to(next(network.parameters())) / total
+        for layer in layers:
+            # On the instance, not the class: gone without a trace afterwards.
+            vars(layer)["forward"] = partial(_weighted_forward, layer, shares, total)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            vars(layer).pop("forward", None)
+
+
+def _uses_batch(layer: nn.Module) -> bool:
+    return layer.training or getattr(layer, "running_mean", None) is None
+
+
+def _weighted_forward(layer: _BatchNorm, shares: Tensor, total: int, x: Tensor) -> Tensor:
+    """Batch-norm in train mode, each image counted by its share of the batch of `total` images."""
+    values = total * (x[0, 0].numel())
+    if values <= 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
+    normalized, mean, variance = WeightedBatchNorm.apply(  # type: ignore[no-untyped-call]
+        x, layer.weight, layer.bias, shares, layer.eps
+    )
+    if layer.training and layer.running_mean is not None:
+        assert layer.running_var is not None
+        assert layer.num_batches_tracked is not None
+        with torch.no_grad():
+            layer.num_batches_tracked.add_(1)
+            rate = 1 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
+            layer.running_mean.lerp_(mean, rate)
+            # Unbiased, counting the values of all the copies.
+            layer.running_var.lerp_(variance * (values / (values - 1)), rate)
+    result: Tensor = normalized
+    return result
+
+
+class WeightedBatchNorm(torch.autograd.Function):
+    """y = γ·(x − μ)/√(σ² + ε) + β with μ = Σ α x and σ² = Σ α (x − μ)², where α is an image's share over its pixels.
+
+    With x̂ = (x − μ)/√(σ² + ε) the gradient is ∂x = γ/√(σ² + ε) · (g − α·Σ g − α·x̂·Σ g·x̂): torch's own kernel for
+    fixed statistics gives the first part and both sums, so the shares cost one more pass over x.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        shares: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if x.dim() > 2:
+            variances, means = torch.var_mean(x, dim=tuple(range(2, x.dim())), correction=0)
+        else:
+            variances, means = torch.zeros_like(x), x
+        mean = shares @ means
+        variance = shares @ (variances + (means - mean).square())
+        y = torch.nn.functional.batch_norm(x, mean, variance, weight, bias, training=False, eps=eps)
+        ctx.save_for_backward(x, weight, shares, mean, variance)  # type: ignore[arg-type]
+        ctx.eps = eps  # type: ignore[attr-defined]
+        ctx.mark_non_differentiable(mean, variance)
+        return y, mean, variance
+
+    @staticmethod
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, g: Tensor, _mean: Tensor, _variance: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
+        x, weight, shares, mean, variance = ctx.saved_tensors  # type: ignore[attr-defined]
+        eps: float = ctx.eps  # type: ignore[attr-defined]
+        gx, sum_gx, sum_g = torch.ops.aten.native_batch_norm_backward(
+            g, x, weight, mean, variance, None, None, False, eps, [True, True, True]
+        )  # γ/√(σ²+ε)·g, Σ g·x̂ and Σ g
+        inverse = (variance + eps).rsqrt()
+        scale = inverse if weight is None else inverse * weight
+        alpha = (shares / x[0, 0].numel())[:, None]
+        slope = -alpha * (scale * inverse * sum_gx)
+        offset = -alpha * (scale * sum_g) - slope * mean
+        flat = (*slope.shape, *(1,) * (x.dim() - 2))
+        gx = gx.addcmul_(x, slope.view(flat)).add_(offset.view(flat))
+        return gx, sum_gx if weight is not None else None, sum_g if weight is not None else None, None, None
