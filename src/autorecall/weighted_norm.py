@@ -1,0 +1,162 @@
+"""Batch-norm with a weight for each image.
+
+    y = γ·d·r + β   with   μ = Σ α x,   d = x − μ,   σ² = Σ α d²,   r = 1/√(σ² + ε)
+
+where α is an image's share of the batch over its pixels. The gradient is ∂x = γ·r·(g − α·Σ g − α·r²·d·Σ g·d).
+
+`_InTorch` says so in torch operations, and works everywhere; `_Compiled` does the same in C on a CPU, where it saves a
+quarter of a recall. It is compiled when the package is installed, and left out where there is no compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+
+def weighted_batch_norm(layer: BatchNorm, shares: Tensor, total: int, x: Tensor) -> Tensor:
+    """A batch-norm layer in train mode on images that each count by their share of a batch of `total` images."""
+    values = total * x[0, 0].numel()
+    if values <= 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
+    moves = layer.training and layer.running_mean is not None
+    kind = _Compiled if _can_compile(layer, x) else _InTorch
+    y: Tensor = kind.apply(x, layer.weight, layer.bias, shares, layer, moves, values)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _InTorch(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        shares: Tensor,
+        layer: BatchNorm,
+        moves: bool,
+        values: int,
+    ) -> Tensor:
+        mean = shares @ _over_pixels(x)
+        centred = x - _per_channel(mean, x)
+        variance = shares @ _over_pixels(centred.square())
+        inverse = (variance + layer.eps).rsqrt()
+        scale = _per_channel(inverse if weight is None else inverse * weight, x)
+        y = centred * scale if bias is None else torch.addcmul(_per_channel(bias, x), centred, scale)
+        ctx.save_for_backward(centred, weight, shares, inverse)  # type: ignore[arg-type]
+        if moves:
+            assert layer.running_mean is not None
+            assert layer.running_var is not None
+            assert layer.num_batches_tracked is not None
+            layer.num_batches_tracked.add_(1)
+            rate = 1 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
+            layer.running_mean.lerp_(mean, rate)
+            # Unbiased, counting the values of all the copies.
+            layer.running_var.lerp_(variance * (values / (values - 1)), rate)
+        return y
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Tensor | None, ...]:
+        centred, weight, shares, inverse = ctx.saved_tensors  # type: ignore[attr-defined]
+        pixels = g[0, 0].numel()
+        sum_g, sum_gd = _over_pixels(g).sum(0) * pixels, _over_pixels(g * centred).sum(0) * pixels
+        scale = inverse if weight is None else inverse * weight
+        alpha = (shares / pixels)[:, None]
+        slope, offset = alpha * (-scale * inverse.square() * sum_gd), alpha * (-scale * sum_g)
+        gx = torch.addcmul(_per_channel(offset, g), centred, _per_channel(slope, g))
+        gx.addcmul_(g, _per_channel(scale, g))
+        affine = (None, None) if weight is None else (sum_gd * inverse, sum_g)
+        return gx, *affine, None, None, None, None
+
+
+class _Compiled(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        shares: Tensor,
+        layer: BatchNorm,
+        moves: bool,
+        values: int,
+    ) -> Tensor:
+        images, channels = x.shape[:2]
+        y, work = torch.empty_like(x), x.new_empty(5, channels)
+        running = (layer.running_mean, layer.running_var, layer.num_batches_tracked) if moves else (None, None, None)
+        _call(
+            "forward",
+            (x, y, shares, weight, bias, work, *running),
+            *(images, x[0, 0].numel(), channels),
+            *(layer.eps, -1.0 if layer.momentum is None else layer.momentum, values),
+        )
+        ctx.save_for_backward(x, weight, shares, work)  # type: ignore[arg-type]
+        return y
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, shares, work = ctx.saved_tensors  # type: ignore[attr-defined]
+        if not _pixels_together(g):
+            g = g.contiguous(memory_format=torch.channels_last)
+        images, channels = x.shape[:2]
+        gx, sums = torch.empty_like(x), x.new_empty(4, channels)
+        _call("backward", (g, x, gx, shares, work, sums), images, x[0, 0].numel(), channels)
+        affine = (None, None) if weight is None else (sums[0], sums[1])
+        return gx, *affine, None, None, None, None
+
+
+@cache
+def _kernels() -> dict[tuple[str, torch.dtype], Callable[..., None]]:
+    """The C functions by name and number type; none where the package was installed without a compiler."""
+    found = importlib.util.find_spec("autorecall._weighted_norm")
+    if found is None or found.origin is None:
+        return {}
+    library, kernels = ctypes.CDLL(found.origin), dict[tuple[str, torch.dtype], Callable[..., None]]()
+    for kind, dtype in (("float", torch.float32), ("double", torch.float64)):
+        forward, backward = library[f"forward_{kind}"], library[f"backward_{kind}"]
+        forward.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int64] * 3 + [ctypes.c_double] * 3
+        backward.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 3
+        forward.restype = backward.restype = None
+        kernels |= {("forward", dtype): forward, ("backward", dtype): backward}
+    return kernels
+
+
+def _call(name: str, tensors: tuple[Tensor | None, ...], *numbers: float) -> None:
+    assert tensors[0] is not None
+    kernel = _kernels()[name, tensors[0].dtype]
+    kernel(*(None if tensor is None else tensor.data_ptr() for tensor in tensors), *numbers)
+
+
+def _can_compile(layer: BatchNorm, x: Tensor) -> bool:
+    kept = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
+    return (
+        x.device.type == "cpu"
+        and ("forward", x.dtype) in _kernels()
+        and _pixels_together(x)
+        and all(tensor is None or (tensor.dtype == x.dtype and tensor.is_contiguous()) for tensor in kept)
+    )
+
+
+def _pixels_together(x: Tensor) -> bool:
+    """Whether memory holds image by image, pixel by pixel, all channels of a pixel side by side."""
+    if x.dim() == 4:
+        return x.is_contiguous(memory_format=torch.channels_last)
+    return x.dim() == 2 and x.is_contiguous()
+
+
+def _over_pixels(x: Tensor) -> Tensor:
+    """(N, channels, ...) -> (N, channels), the mean over the rest: torch.var_mean would be 40 times slower."""
+    return x.mean(tuple(range(2, x.dim()))) if x.dim() > 2 else x
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    """(channels) or (N, channels), shaped to be multiplied with x."""
+    return values.view(-1, values.shape[-1], *(1,) * (x.dim() - 2))
