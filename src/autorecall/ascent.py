@@ -78,8 +78,9 @@ def ascend(
             if step == config.steps - 1:
                 terms = objective_terms(student_logits, teacher_logits, images, present_classes, config, weights)
             at_student, at_teacher = logit_gradients(student_logits, teacher_logits, present_classes, weights, config)
+        # The teacher first: on one thread its weights are still in the cache, and then the student's for the next step.
         gradient, other = side_by_side.both(
-            partial(_backward, student_logits, ours, at_student), partial(_backward, teacher_logits, theirs, at_teacher)
+            partial(_backward, teacher_logits, theirs, at_teacher), partial(_backward, student_logits, ours, at_student)
         )
         gradient = gradient.add_(other)
         if divisor is not None:

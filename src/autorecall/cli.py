@@ -15,6 +15,7 @@ commands:
   run [PRESET]   train one learner on one stream, and write its results to a folder
   list           print the presets, one `dataset/method` a line
   show DIR       gather all runs below a folder into one table, beside the paper's figures
+  bench          measure what recall costs on this machine
 
 `autorecall COMMAND --help` explains a command. Where to start:
 
@@ -60,7 +61,7 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 def _commands() -> dict[str, Callable[[list[str]], None]]:
-    return {"run": _run, "list": _list, "show": _show}
+    return {"run": _run, "list": _list, "show": _show, "bench": _bench}
 
 
 def _run(arguments: list[str]) -> None:
@@ -79,6 +80,12 @@ def _show(arguments: list[str]) -> None:
     from .commands.tables import show
 
     show(arguments)
+
+
+def _bench(arguments: list[str]) -> None:
+    from .commands.bench import main
+
+    main(arguments)
 
 
 def _refuse(sentence: str) -> int:

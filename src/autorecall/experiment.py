@@ -74,7 +74,7 @@ def run(
     Everything that can be refused is refused before the first file is written; result.json is written last.
     """
     observer = observer or Observer()
-    with _own_random_state(config), _threads(config.threads):
+    with _own_random_state(config), limited_threads(config.threads):
         stream = Stream(dataset, config.stream, config.fraction, config.seed)
         learner = build_learner(config, dataset, stream)
         tested = getattr(dataset, config.split)
@@ -254,7 +254,8 @@ def _own_random_state(config: RunConfig) -> Iterator[None]:
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def limited_threads(count: int | None) -> Iterator[None]:
+    """torch on this many threads, and as before afterwards."""
     found = torch.get_num_threads()
     try:
         torch.set_num_threads(count or found)

@@ -1,7 +1,7 @@
 """The gradient of the recall objective in closed form: what autograd would find through `objectives`, in a few passes.
 
-Notation: s and t are the logits of student and teacher, q and p their softmax, w the images' weights. A gradient u with
-respect to probabilities p becomes p ⊙ (u − Σ p·u) with respect to logits. `objectives` is the oracle in the tests.
+Small tensors cost by the operation, not by their size, so student and teacher are stacked and go together. A gradient u
+with respect to probabilities p becomes p ⊙ (u − Σ p·u) with respect to logits. `objectives` is the oracle in the tests.
 """
 
 from __future__ import annotations
@@ -12,49 +12,42 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .recall import RecallConfig
+from .recall import RecallConfig, per_image
 
 
 def logit_gradients(
     student_logits: Tensor, teacher_logits: Tensor, present_classes: Tensor, weights: Tensor, config: RecallConfig
 ) -> tuple[Tensor, Tensor]:
-    """∂ objective / ∂ s and ∂ objective / ∂ t."""
-    log_q, log_p = F.log_softmax(student_logits, dim=1), F.log_softmax(teacher_logits, dim=1)
-    q, p = log_q.exp(), log_p.exp()
-    student, teacher = _divergence(log_q, log_p, q, p, config)
-    for gradient, outputs, weight in ((student, q, config.student_avoidance), (teacher, p, config.teacher_avoidance)):
-        if weight:  # of −log p_y, averaged over the classes present: p − 1/C at each of them
-            gradient.add_(outputs, alpha=weight)
-            gradient[:, present_classes] -= weight / len(present_classes)
-    if config.uncertainty:  # of log max p
-        teacher.sub_(p, alpha=config.uncertainty)
-        teacher.scatter_add_(1, p.argmax(1, keepdim=True), p.new_full((len(p), 1), config.uncertainty))
+    """∂ objective / ∂ logits of the student, and of the teacher."""
+    log_p = F.log_softmax(torch.stack((student_logits, teacher_logits)), dim=2)
+    p = log_p.exp()
+    by_probability, by_logit = _divergence(log_p, p, config)
     if config.diversity:  # of the entropy of Σ w p; the constant −1 cancels within a softmax
-        mean = weights @ p
-        surprise = -mean.clamp_min(torch.finfo(mean.dtype).tiny).log()
-        teacher.add_(p * (surprise - (p @ surprise)[:, None]), alpha=config.diversity)
-    return student * weights[:, None], teacher * weights[:, None]
+        mean = weights @ p[1]
+        by_probability[1].sub_(mean.clamp_min(torch.finfo(mean.dtype).tiny).log(), alpha=config.diversity)
+    # Of −log p_y, averaged over the C classes present: p − 1/C at each of them. Of log max p: 1 at the maximum, − p.
+    avoidance = p.new_tensor([config.student_avoidance, config.teacher_avoidance]).view(2, 1, 1)
+    by_logit[:, :, present_classes] -= avoidance / len(present_classes)
+    if config.uncertainty:
+        by_logit[1].scatter_add_(1, p[1].argmax(1, keepdim=True), p.new_full((p.shape[1], 1), config.uncertainty))
+    expected = (p * by_probability).sum(2, keepdim=True) - avoidance
+    expected[1] += config.uncertainty
+    gradient = torch.addcmul(by_logit, p, by_probability - expected).mul_(weights[:, None])
+    return gradient[0], gradient[1]
 
 
-def _divergence(log_q: Tensor, log_p: Tensor, q: Tensor, p: Tensor, config: RecallConfig) -> tuple[Tensor, Tensor]:
-    """Weight times ∂D/∂s and ∂D/∂t, per image."""
-    if config.divergence == "cross-entropy":  # −Σ p log q
-        with_q = p * log_q
-        return (
-            config.divergence_weight * (q - p),
-            config.divergence_weight * (p * with_q.sum(1, keepdim=True) - with_q),
-        )
-    log_m = torch.logaddexp(log_q, log_p).sub_(math.log(2))
-    if config.divergence == "mixture-first":  # ∂D/∂q = ½·(log m − ½·(log p + log q) + 1 − m/q), and likewise for p
-        common, m = log_m - 0.5 * (log_p + log_q) + 1, log_m.exp()
-        student, teacher = q * common - m, p * common - m
-    else:  # jensen-shannon: ∂D/∂q = ½·(log q − log m)
-        student, teacher = q * (log_q - log_m), p * (log_p - log_m)
-    half = 0.5 * config.divergence_weight
-    return (
-        half * (student - q * student.sum(1, keepdim=True)),
-        half * (teacher - p * teacher.sum(1, keepdim=True)),
-    )
+def _divergence(log_p: Tensor, p: Tensor, config: RecallConfig) -> tuple[Tensor, Tensor]:
+    """The gradient of D with respect to probabilities, and what is left of it that acts on the logits directly."""
+    weight = config.divergence_weight
+    if config.divergence == "cross-entropy":  # −Σ p log p', with p' = p[0] of the student
+        none = torch.zeros_like(p[0])
+        return torch.stack((none, -weight * log_p[0])), torch.stack((weight * (p[0] - p[1]), none))
+    log_m = torch.logaddexp(log_p[0], log_p[1]).sub_(math.log(2))
+    if config.divergence == "jensen-shannon":  # ½·(log p − log m)
+        return (log_p - log_m).mul_(0.5 * weight), torch.zeros_like(p)
+    # mixture-first: ½·(log m − ½·(log p + log p') + 1 − m/p), where p ⊙ m/p = m needs no division.
+    common = torch.sub(log_m, log_p.sum(0), alpha=0.5).mul_(0.5 * weight)
+    return common.repeat(2, 1, 1), (p - log_m.exp()).mul_(0.5 * weight)
 
 
 def add_image_gradient(gradient: Tensor, images: Tensor, share: float, config: RecallConfig) -> None:
@@ -63,7 +56,7 @@ def add_image_gradient(gradient: Tensor, images: Tensor, share: float, config: R
     if config.l2_norm:
         norms = torch.linalg.vector_norm(flat, dim=1).clamp_min(torch.finfo(flat.dtype).tiny)
         factors = (-config.l2_norm * share / flat.shape[1]) / norms
-        gradient.addcmul_(images, factors.view(-1, *(1,) * (images.dim() - 1)))
+        gradient.addcmul_(images, per_image(factors, images))
     if config.total_variation:
         for dimension in (2, 3):
             steps = images.diff(dim=dimension)

@@ -1,4 +1,4 @@
-"""Pictures of what a run recalled. The only room that knows matplotlib."""
+"""Pictures. The only room that knows matplotlib."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .bench import Timing
+from .errors import AutorecallError
 from .learners import Recollection
 from .recall import Recalled
 
@@ -23,8 +25,7 @@ def draw_recalled(path: Path, x: Tensor, recollection: Recollection, classes: Se
     recalled = recollection.recalled
     columns = _distinct(recalled)
     labels = recollection.targets.argmax(1).tolist()
-    figure = Figure(figsize=(max(len(columns), 3) * 1.0, 2.7), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(max(len(columns), 3), 2.7)
     axes = figure.subplots(2, len(columns), squeeze=False)
     for column, index in enumerate(columns):
         origin = None if recalled.origins is None else int(recalled.origins[index])
@@ -37,9 +38,42 @@ def draw_recalled(path: Path, x: Tensor, recollection: Recollection, classes: Se
         axes[1, column].set_xlabel(name if len(name) <= 12 else name[:11] + "…", fontsize=9)
     axes[0, 0].set_ylabel("real" if recalled.origins is not None else "(noise)", fontsize=9)
     axes[1, 0].set_ylabel("recalled", fontsize=9)
+    _save(figure, path)
+
+
+def draw_growth(path: Path, curves: dict[str, dict[int, Timing]]) -> None:
+    """Seconds an iteration against each size, on logarithmic axes: a straight line of slope 1 is linear growth."""
+    figure = _figure(2.6 * len(curves), 2.6)
+    for ax, (name, curve) in zip(
+        figure.subplots(1, len(curves), sharey=True, squeeze=False)[0], curves.items(), strict=True
+    ):
+        sizes, seconds = list(curve), [timing.seconds for timing in curve.values()]
+        spread = [[t.seconds - t.low for t in curve.values()], [t.high - t.seconds for t in curve.values()]]
+        ax.errorbar(sizes, seconds, yerr=spread, marker="o", markersize=3, capsize=2)
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_xticks(sizes, [str(size) for size in sizes])
+        ax.minorticks_off()
+        ax.set_xlabel(name)
+        ax.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("seconds an iteration")
+    _save(figure, path)
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    figure.savefig(aside, format="png")
-    aside.replace(path)
+    try:
+        figure.savefig(aside, format="png")
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise AutorecallError(f"cannot write {path}: {error.strerror}; check the folder and the free space") from error
 
 
 def _distinct(recalled: Recalled) -> list[int]:

@@ -25,7 +25,13 @@ __all__ = ["DATASETS", "Dataset", "Split", "from_arrays", "from_folder", "load"]
 DATASETS = ("mnist", "mnist-full", "cifar10", "miniimagenet", "folder")
 
 
-def load(name: str, folder: Path | None = None, image_size: int | None = None, progress: bool = False) -> Dataset:
+def load(
+    name: str,
+    folder: Path | None = None,
+    image_size: int | None = None,
+    progress: bool = False,
+    may_download: bool = True,
+) -> Dataset:
     """The dataset of this name; `progress` draws a bar while downloading."""
     if name not in DATASETS:
         raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(DATASETS)}")
@@ -38,9 +44,9 @@ def load(name: str, folder: Path | None = None, image_size: int | None = None, p
             case "mnist":
                 return mnist.load_embedded()
             case "mnist-full":
-                return mnist.load_full(folder, progress)
+                return mnist.load_full(folder, progress, may_download)
             case "cifar10":
-                return cifar10.load(folder, progress)
+                return cifar10.load(folder, progress, may_download)
             case "miniimagenet":
                 return folders.load_miniimagenet(folder)
     if folder is None:

@@ -28,13 +28,13 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 
 
-def load(folder: Path | None = None, progress: bool = False) -> Dataset:
+def load(folder: Path | None = None, progress: bool = False, may_download: bool = True) -> Dataset:
     """CIFAR-10; the last 250 training images of each class are the validation images."""
     files = (*TRAIN_FILES, TEST_FILE)
     place = find(folder, lambda root: (root / FOLDER, root), files)
     if place is None:
         place = cache_folder() / FOLDER
-        download((Remote((URL,), SHA256),), place, _unpack, f"the .bin files of {URL}", progress)
+        download((Remote((URL,), SHA256),), place, _unpack, f"the .bin files of {URL}", progress, may_download)
     batches = [_read_batch(place / file) for file in TRAIN_FILES]
     images, labels = np.concatenate([batch[0] for batch in batches]), np.concatenate([batch[1] for batch in batches])
     del batches  # 150 MB, before the splits are copied

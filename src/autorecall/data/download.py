@@ -38,11 +38,15 @@ class DownloadError(Exception):
     """Why a download failed, in a few words; becomes the middle of a DataError."""
 
 
-def download(remotes: tuple[Remote, ...], target: Path, unpack: Unpack, by_hand: str, progress: bool) -> None:
+def download(
+    remotes: tuple[Remote, ...], target: Path, unpack: Unpack, by_hand: str, progress: bool, allowed: bool = True
+) -> None:
     """Make the folder `target` of the remote files; on any failure one DataError, and nothing is left behind.
 
     `by_hand` says what to put into that folder where there is no internet.
     """
+    if not allowed:
+        raise DataError(f"{shown(target)} is not there; put {by_hand} into it, or allow the download")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside the target, so that the last step is a rename within one file system.

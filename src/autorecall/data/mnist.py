@@ -48,14 +48,14 @@ def load_embedded() -> Dataset:
     return Dataset("mnist", train, val, test, CLASSES)
 
 
-def load_full(folder: Path | None = None, progress: bool = False) -> Dataset:
+def load_full(folder: Path | None = None, progress: bool = False, may_download: bool = True) -> Dataset:
     """All of MNIST; the last 5 % of each class are the validation images."""
     names = tuple(SHA256)
     place = find(folder, lambda root: (root / "mnist", root), names + tuple(name.removesuffix(".gz") for name in names))
     if place is None:
         place = cache_folder() / "mnist"
         remotes = tuple(Remote(tuple(mirror + name for mirror in MIRRORS), SHA256[name]) for name in names)
-        download(remotes, place, keep, f"the four files {', '.join(names)} of {MIRRORS[0]}", progress)
+        download(remotes, place, keep, f"the four files {', '.join(names)} of {MIRRORS[0]}", progress, may_download)
     images, labels = read_pair(place, "train")
     counts = [round(VALIDATION_SHARE * int(np.sum(labels == label))) for label in range(len(CLASSES))]
     held = tail_of_each_class(labels, counts)

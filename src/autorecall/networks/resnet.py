@@ -9,6 +9,7 @@ import itertools
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,7 +42,9 @@ class ResNet18Config:
             raise ConfigError(
                 f"resnet18 needs images (channels, height, width) but the data have shape {input_shape}; use an mlp"
             )
-        return ResNet18(input_shape, classes, self.channels, self.stem_momentum)
+        network = ResNet18(input_shape, classes, self.channels, self.stem_momentum)
+        # The layout that learners give their images: weights need not be laid out anew at every pass.
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 class BasicBlock(nn.Module):
