@@ -6,17 +6,18 @@ the logits is in closed form; nothing but the images gets a gradient; terms are 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from .distinct import counted
-from .gradients import add_image_gradient, logit_gradients
+from .gradients import LogitGradient, add_image_gradient
 from .recall import RecallConfig, Recalled, objective_terms, per_image, term_values
 
 First = TypeVar("First")
@@ -24,37 +25,41 @@ Second = TypeVar("Second")
 
 
 class SideBySide:
-    """Runs two pieces of work at once, each on half of torch's threads; one after the other if there is but one.
+    """Runs two pieces of work at once: the first in this thread, the second in another one.
 
-    Each piece is computed by the same number of threads every time, so results do not depend on their timing.
+    That pays where a core is to spare, that is where torch itself uses at most half of them. Each piece is computed by
+    one thread with the same settings every time, so results do not depend on their timing.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._workers: list[ThreadPoolExecutor] = []
+    def __init__(self, device: torch.device, wanted: bool = True) -> None:
+        self._wanted = wanted and device.type == "cpu"  # an accelerator has a queue of its own
+        self._worker: ThreadPoolExecutor | None = None
         self._threads = 0
 
     def both(self, first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
-        """The results of both. An accelerator has its own queue, and is better off without threads."""
-        threads = torch.get_num_threads()
-        if self._device.type != "cpu" or threads < 2:
+        """The results of both."""
+        if not self._wanted or cores() < 2 * torch.get_num_threads():
             return first(), second()
-        if self._threads != threads:
-            self._start(threads)
-        other = self._workers[1].submit(second)
-        return self._workers[0].submit(first).result(), other.result()
-
-    def _start(self, threads: int) -> None:
-        # torch keeps its number of threads by calling thread: a worker's own leaves ours alone, except for that of the
-        # matrix library, which is put back.
-        self._workers = [ThreadPoolExecutor(1, thread_name_prefix="autorecall") for _ in range(2)]
-        for worker in self._workers:
-            worker.submit(torch.set_num_threads, threads // 2).result()
-        torch.set_num_threads(threads)
-        self._threads = threads
+        if self._worker is None or self._threads != torch.get_num_threads():
+            # A new thread takes torch's number of threads over from the last that set it.
+            self._threads = torch.get_num_threads()
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="autorecall")
+        other = self._worker.submit(second)
+        try:
+            return first(), other.result()
+        finally:
+            other.exception()  # never leave while the other is still at work on the same network
 
     def __deepcopy__(self, memo: dict[int, object]) -> SideBySide:
-        return SideBySide(self._device)
+        copied = SideBySide(torch.device("cpu"))
+        copied._wanted = self._wanted
+        return copied
+
+
+@cache
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def ascend(
@@ -62,22 +67,24 @@ def ascend(
     teacher: nn.Module,
     start: Recalled,
     present_classes: Tensor,
+    classes: int,
     config: RecallConfig,
     side_by_side: SideBySide,
 ) -> tuple[Recalled, dict[str, float]]:
     """S steps of ascent; see `recall.recall`, which does the same in plain words."""
     images, counts, weights = start.images.detach(), start.multiplicities, start.weights
     divisor = None if counts is None else per_image(counts.to(images), images)
+    gradient_at = LogitGradient(config, present_classes, weights, classes)
     terms: dict[str, Tensor] = {}
     for step in range(config.steps):
         ours, theirs = images.detach().requires_grad_(), images.detach().requires_grad_()
         student_logits, teacher_logits = side_by_side.both(
             partial(forward, student, ours, counts), partial(forward, teacher, theirs, counts)
         )
-        with torch.no_grad():
-            if step == config.steps - 1:
+        at_student, at_teacher = gradient_at(student_logits, teacher_logits)
+        if step == config.steps - 1:
+            with torch.no_grad():
                 terms = objective_terms(student_logits, teacher_logits, images, present_classes, config, weights)
-            at_student, at_teacher = logit_gradients(student_logits, teacher_logits, present_classes, weights, config)
         # The teacher first: on one thread its weights are still in the cache, and then the student's for the next step.
         gradient, other = side_by_side.both(
             partial(_backward, teacher_logits, theirs, at_teacher), partial(_backward, student_logits, ours, at_student)

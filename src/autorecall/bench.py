@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from . import data
-from .ascent import ascend
+from .ascent import ascend, cores
 from .config import RunConfig
 from .data import Split
 from .errors import DataError
@@ -88,9 +88,8 @@ def iterations(dataset: str, rounds: int, literal_rounds: int, progress: Callabl
         "literal": _arm(config, replace(recalling, engine="plain", copies="keep")),
         "arm": _arm(config, recalling),
     }
-    with limited_threads(config.threads):
-        turns = {"naive": 5 * rounds, "literal": literal_rounds, "arm": rounds}
-        times = _taking_turns(learners, batches, turns, progress)
+    turns = {"naive": 5 * rounds, "literal": literal_rounds, "arm": rounds}
+    times = _taking_turns(learners, batches, turns, progress)
     return Iterations(real, *(Timing.of(times[name]) for name in ("naive", "literal", "arm")))
 
 
@@ -177,7 +176,9 @@ def recall_fraction_of_peak() -> float:
     matrix = torch.rand(size, size)
     recalls, products = [], []
     for _ in range(5):
-        recalls.append(_seconds(lambda: ascend(learner.network, teacher, start, y, recalling, learner.side_by_side)))
+        recalls.append(
+            _seconds(lambda: ascend(learner.network, teacher, start, y, 10, recalling, learner.side_by_side))
+        )
         products.append(_seconds(lambda: matrix @ matrix))
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         learner.predict(start.images)
@@ -215,15 +216,16 @@ def measure(progress: Callable[[str, float], None]) -> Report:
         progress(what, 0)
         return lambda: progress(what, next(done) / steps)
 
-    return Report(
-        cifar10=iterations("cifar10", 12, 3, telling("iterations on CIFAR10", 75)),
-        mnist=iterations("mnist", 60, 20, telling("iterations on MNIST", 380)),
-        growth_seconds=growth(telling("growth with M, S, N, classes, image size", 20)),
-        peak_memory_mb=peak_memory(telling("memory", 5)),
-        recall_fraction_of_peak=recall_fraction_of_peak(),
-        help_seconds=help_seconds(),
-        threads=torch.get_num_threads(),
-    )
+    with limited_threads(max(1, cores() // 2)):  # as a run does it
+        return Report(
+            cifar10=iterations("cifar10", 12, 3, telling("iterations on CIFAR10", 75)),
+            mnist=iterations("mnist", 60, 20, telling("iterations on MNIST", 380)),
+            growth_seconds=growth(telling("growth with M, S, N, classes, image size", 20)),
+            peak_memory_mb=peak_memory(telling("memory", 5)),
+            recall_fraction_of_peak=recall_fraction_of_peak(),
+            help_seconds=help_seconds(),
+            threads=cores(),
+        )
 
 
 def _learner(config: RunConfig) -> Learner:

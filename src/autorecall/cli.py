@@ -32,6 +32,21 @@ def main() -> None:
 
 def dispatch(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code: 0 done, 1 a run that could not be finished, 2 wrong input."""
+    try:
+        code = _obey(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader went away (`autorecall show runs | head`); keep the interpreter from flushing into the void.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        return _refuse(f"{error.filename or 'output'}: {error.strerror}; check the path and the free space", 2)
+    return code
+
+
+def _obey(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0 if arguments else 2
@@ -42,21 +57,21 @@ def dispatch(arguments: Sequence[str]) -> int:
         return 0
     command = _commands().get(arguments[0])
     if command is None:
-        return _refuse(f"there is no command {arguments[0]!r}; expected one of {', '.join(_commands())}")
+        return _refuse(f"there is no command {arguments[0]!r}; expected one of {', '.join(_commands())}", 2)
     from .errors import AutorecallError, StoppedError
 
     try:
         command(list(arguments[1:]))
     except StoppedError as error:
-        _refuse(str(error))
-        return 1
+        return _refuse(str(error), 1)
     except AutorecallError as error:
-        return _refuse(str(error))
-    except BrokenPipeError:
-        # The reader went away (`autorecall show runs | head`); keep the interpreter from flushing into the void.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        return 130
+        return _refuse(str(error), 2)
+    except MemoryError:
+        return _refuse("this needs more memory than the machine has; lower the sizes in the config", 1)
+    except RuntimeError as error:
+        if "allocate" not in str(error):  # how torch says the same
+            raise
+        return _refuse("this needs more memory than the machine has; lower the sizes in the config", 1)
     return 0
 
 
@@ -88,7 +103,8 @@ def _bench(arguments: list[str]) -> None:
     main(arguments)
 
 
-def _refuse(sentence: str) -> int:
-    # A file name may hold line breaks or escape codes; a sentence for a person must not.
-    print("autorecall: " + "".join(c if c.isprintable() else "�" for c in sentence), file=sys.stderr)
-    return 2
+def _refuse(sentence: str, code: int) -> int:
+    from .commands.text import printable
+
+    print("autorecall: " + printable(sentence), file=sys.stderr)
+    return code

@@ -48,15 +48,15 @@ class RunConfig:
     """The torch device to train on, such as cpu or cuda."""
 
     threads: int | None = None
-    """Threads that torch may use; none: as torch finds best. The same number gives the same result."""
+    """Threads to use; none: one for each core. The same number gives the same result."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.fraction) and 0 < self.fraction <= 1):
             raise ConfigError(f"fraction is {self.fraction}; expected a number above 0 and at most 1")
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed is {self.seed}; expected a whole number from 0 to 2**63 - 1")
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"threads is {self.threads}; expected at least 1")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise ConfigError(f"threads is {self.threads}; expected 1 to 1024")
         if self.image_size is not None and self.dataset != "folder":
             raise ConfigError(f"image_size is {self.image_size} but {self.dataset} has a size of its own; leave it out")
         if self.image_size is not None and not 1 <= self.image_size <= 1024:

@@ -8,25 +8,47 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal, TextIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .ascent import cores
 from .config import RunConfig
 from .data import Dataset, Split
-from .errors import ConfigError, DivergedError, StoppedError
-from .files import make_folder, read_json, write_json
+from .errors import ConfigError, DataError, DivergedError, StoppedError
+from .files import make_folder, move_aside, read_json, write_json
 from .learners import ARM, Learner, Recollection
 from .metrics import average_accuracy, forgetting, task_accuracy
+from .recall import RecallConfig
 from .schema import decode, to_json
 from .stream import Stream, Task, as_batch
 
+LEFTOVERS = ("stopped.json", "recalled.png", "result.json")  # of an earlier run in the same folder
 EVALUATION_BATCH = 500  # large enough to keep every core busy, small enough for the 84×84 feature maps
+
+
+@dataclass(frozen=True)
+class MemoryCount:
+    """What the learner kept beside its network, as the paper counts: MB are 10⁶ bytes."""
+
+    images: int
+    image_mb: float
+    parameters: int
+    parameter_mb: float
+
+
+@dataclass
+class Seconds:
+    """Where the time went."""
+
+    train: float = 0.0
+    evaluate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -39,11 +61,15 @@ class Result:
     accuracy: float
     forgetting: float | None
     accuracy_matrix: list[list[float]]
-    memory: dict[str, float]
+    memory: MemoryCount
     steps: int
-    seconds: dict[str, float]
+    seconds: Seconds
     versions: dict[str, str]
     machine: dict[str, str]
+
+    def __post_init__(self) -> None:
+        if not self.accuracy_matrix or any(len(row) != len(self.accuracy_matrix) for row in self.accuracy_matrix):
+            raise DataError("result.accuracy_matrix is not square; expected a row and a column for every task")
 
 
 def read_result(path: Path) -> Result:
@@ -67,38 +93,55 @@ class Observer:
 
 
 def run(
-    preset: str, config: RunConfig, dataset: Dataset, folder: Path | None = None, observer: Observer | None = None
+    preset: str,
+    config: RunConfig,
+    dataset: Dataset,
+    folder: Path | None = None,
+    observer: Observer | None = None,
+    fresh: bool = False,
 ) -> Result:
     """Train a learner on its stream, test it after every task, and write the run folder if one is given.
 
-    Everything that can be refused is refused before the first file is written; result.json is written last.
+    Everything that can be refused is refused before the first file is written; result.json is written last. `fresh`
+    moves a folder of the same name aside, where otherwise its files are replaced.
     """
     observer = observer or Observer()
-    with _own_random_state(config), limited_threads(config.threads):
+    threads = config.threads or cores()
+    # Batches are small: a network is no faster on many threads, and with half of them another can run beside it.
+    with _own_random_state(config), limited_threads(max(1, threads // 2)):
         stream = Stream(dataset, config.stream, config.fraction, config.seed)
         learner = build_learner(config, dataset, stream)
         tested = getattr(dataset, config.split)
         _check_tested(tested, stream, config.split)
         history = History(None)
         if folder is not None:
+            if fresh:
+                move_aside(folder)
             make_folder(folder)
+            for leftover in LEFTOVERS:
+                (folder / leftover).unlink(missing_ok=True)
             write_json(folder / "config.json", {"preset": preset} | to_json(config))
             history = History(folder / "history.csv")
         with history:
-            progress = _Progress(preset, config, folder, observer)
+            progress = _Progress(preset, config, folder, observer, threads)
             progress.learn(stream, learner, tested, history)
         result = progress.result(learner)
-        if progress.last is not None:
-            observer.recalled(*progress.last)
-        if folder is not None:
-            write_json(folder / "result.json", asdict(result))
+        try:
+            if progress.last is not None:
+                observer.recalled(*progress.last)
+        finally:  # whatever becomes of the picture
+            if folder is not None:
+                write_json(folder / "result.json", asdict(result))
     return result
 
 
 def build_learner(config: RunConfig, dataset: Dataset, stream: Stream) -> Learner:
     """The learner around a freshly initialised network."""
     network = config.network.build(dataset.input_shape, len(dataset.classes)).to(device(config.device))
-    return config.learner.build(network, config.seed, stream.task_lengths)
+    settings = config.learner
+    if config.threads == 1 and isinstance(settings, RecallConfig):
+        settings = replace(settings, side_by_side=False)
+    return settings.build(network, config.seed, stream.task_lengths)
 
 
 def device(name: str) -> torch.device:
@@ -106,7 +149,7 @@ def device(name: str) -> torch.device:
     try:
         found = torch.device(name)
         torch.empty(1, device=found).add_(1).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except Exception as error:  # each backend refuses in its own way, some by failing to import
         raise ConfigError(f"device is {name!r}, which torch cannot use here; expected one such as cpu") from error
     return found
 
@@ -127,10 +170,10 @@ def evaluate(learner: Learner, split: Split, tasks: tuple[Task, ...], plain: boo
 class _Progress:
     """Where a run stands."""
 
-    def __init__(self, preset: str, config: RunConfig, folder: Path | None, observer: Observer) -> None:
-        self.preset, self.config, self.folder, self.observer = preset, config, folder, observer
+    def __init__(self, preset: str, config: RunConfig, folder: Path | None, observer: Observer, threads: int) -> None:
+        self.preset, self.config, self.folder, self.observer, self.threads = preset, config, folder, observer, threads
         self.matrix: list[list[float]] = []
-        self.seconds = {"train": 0.0, "evaluate": 0.0}
+        self.seconds = Seconds()
         self.steps = 0
         self.last: tuple[Tensor, Recollection] | None = None
 
@@ -142,12 +185,12 @@ class _Progress:
                 learner.boundary()
             try:
                 for x, y in task:
-                    with _watch(self.seconds, "train"):
-                        numbers = self._observe(learner, x, y, last=self.steps + 1 == steps)
                     self.steps += 1
+                    with _watch(self.seconds, "train"):
+                        numbers = self._observe(learner, x, y, last=self.steps == steps)
                     history.add({"step": self.steps, "task": number} | numbers)
                     self.observer.step(self.steps, steps, number, numbers)
-                with _watch(self.seconds, "evaluate"):
+                with _watch(self.seconds, "evaluate"), limited_threads(self.threads):
                     row = evaluate(learner, tested, stream.tasks, self.config.stream.stationary)
             except DivergedError as error:
                 raise self._stopped(error, number) from error
@@ -164,12 +207,9 @@ class _Progress:
             accuracy=average_accuracy(self.matrix),
             forgetting=forgetting(self.matrix),
             accuracy_matrix=self.matrix,
-            memory={
-                "images": memory.images,
-                "image_mb": memory.image_bytes / 1e6,
-                "parameters": memory.parameters,
-                "parameter_mb": memory.parameter_bytes / 1e6,
-            },
+            memory=MemoryCount(
+                memory.images, memory.image_bytes / 1e6, memory.parameters, memory.parameter_bytes / 1e6
+            ),
             steps=self.steps,
             seconds=self.seconds,
             versions={"python": platform.python_version()}
@@ -178,7 +218,7 @@ class _Progress:
                 "processor": platform.machine(),
                 "cores": str(os.cpu_count()),
                 "device": self.config.device,
-                "threads": str(torch.get_num_threads()),
+                "threads": str(self.threads),
             },
         )
 
@@ -189,37 +229,50 @@ class _Progress:
 
     def _stopped(self, error: DivergedError, task: int) -> StoppedError:
         """The run cannot go on: keep what there is, and say where it stopped."""
-        step = self.steps + 1
         if self.folder is not None:
-            found = {"step": step, "task": task, "term": error.term, "value": str(error.value)}
+            found = {"step": self.steps, "task": task, "term": error.term, "value": str(error.value)}
             write_json(self.folder / "stopped.json", {"preset": self.preset, "seed": self.config.seed} | found)
-        return StoppedError(f"stopped at step {step} (task {task}): {error}")
+        return StoppedError(f"stopped at step {self.steps} (task {task}): {error}")
 
 
 class History:
     """history.csv: a row a step, flushed as it goes; a number that a step did not have is an empty cell."""
 
     def __init__(self, path: Path | None) -> None:
-        self._file = None if path is None else path.open("w", encoding="utf-8", newline="")
-        self._writer: Callable[[dict[str, float]], object] | None = None
+        self._path, self._columns = path, list[str]()
+        self._file: TextIO | None = None
+        if path is not None:
+            with self._disk():
+                self._file = path.open("w", encoding="utf-8", newline="")
 
     def add(self, row: dict[str, float]) -> None:
         """Write one step."""
         if self._file is None:
             return
-        if self._writer is None:
-            writer = csv.DictWriter(self._file, fieldnames=list(row), lineterminator="\n")
-            writer.writeheader()
-            self._writer = writer.writerow
-        self._writer({name: "" if math.isnan(value) else value for name, value in row.items()})  # type: ignore[misc]
-        self._file.flush()
+        with self._disk():
+            writer = csv.DictWriter(self._file, fieldnames=self._columns or list(row), lineterminator="\n")
+            if not self._columns:
+                self._columns = list(row)
+                writer.writeheader()
+            writer.writerow({name: "" if math.isnan(value) else value for name, value in row.items()})
+            self._file.flush()
 
     def __enter__(self) -> History:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be flushed was reported when it was written
+                self._file.close()
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoppedError(
+                f"cannot write {self._path}: {error.strerror}; check the folder and the space"
+            ) from error
 
 
 def _told_of_tasks(learner: Learner) -> bool:
@@ -237,12 +290,12 @@ def _check_tested(split: Split, stream: Stream, name: str) -> None:
 
 
 @contextmanager
-def _watch(seconds: dict[str, float], name: str) -> Iterator[None]:
+def _watch(seconds: Seconds, name: Literal["train", "evaluate"]) -> Iterator[None]:
     started = time.perf_counter()
     try:
         yield
     finally:
-        seconds[name] += time.perf_counter() - started
+        setattr(seconds, name, getattr(seconds, name) + time.perf_counter() - started)
 
 
 @contextmanager
@@ -254,11 +307,11 @@ def _own_random_state(config: RunConfig) -> Iterator[None]:
 
 
 @contextmanager
-def limited_threads(count: int | None) -> Iterator[None]:
+def limited_threads(count: int) -> Iterator[None]:
     """torch on this many threads, and as before afterwards."""
     found = torch.get_num_threads()
     try:
-        torch.set_num_threads(count or found)
+        torch.set_num_threads(count)
         yield
     finally:
         torch.set_num_threads(found)

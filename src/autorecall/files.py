@@ -35,7 +35,7 @@ def read_json(path: Path) -> dict[str, object]:
     try:
         if path.stat().st_size > LARGEST_JSON:
             raise DataError(f"{path} is larger than {LARGEST_JSON // 2**20} MiB; that is no file of autorecall")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; check the path") from error
     except (ValueError, RecursionError) as error:
@@ -43,6 +43,23 @@ def read_json(path: Path) -> dict[str, object]:
     if not isinstance(value, dict):
         raise DataError(f"{path} holds a {type(value).__name__}; expected a JSON object")
     return value
+
+
+def _no_number(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
+
+
+def move_aside(folder: Path) -> None:
+    """Rename a folder, if it is there, to the first free name that ends in .old-1, .old-2 and so on."""
+    if not folder.exists():
+        return
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
+        number += 1
+    try:
+        folder.rename(aside)
+    except OSError as error:
+        raise AutorecallError(f"cannot move {folder} aside: {error.strerror}; move it yourself") from error
 
 
 def make_folder(path: Path) -> None:

@@ -1,53 +1,69 @@
 """The gradient of the recall objective in closed form: what autograd would find through `objectives`, in a few passes.
 
-Small tensors cost by the operation, not by their size, so student and teacher are stacked and go together. A gradient u
-with respect to probabilities p becomes p ⊙ (u − Σ p·u) with respect to logits. `objectives` is the oracle in the tests.
+A gradient u with respect to probabilities p becomes p ⊙ (u − Σ p·u) with respect to logits. Logits are a handful of
+numbers, and numpy is several times as fast with those as torch. `objectives` is the oracle in the tests.
 """
 
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from .recall import RecallConfig, per_image
 
-
-def logit_gradients(
-    student_logits: Tensor, teacher_logits: Tensor, present_classes: Tensor, weights: Tensor, config: RecallConfig
-) -> tuple[Tensor, Tensor]:
-    """∂ objective / ∂ logits of the student, and of the teacher."""
-    log_p = F.log_softmax(torch.stack((student_logits, teacher_logits)), dim=2)
-    p = log_p.exp()
-    by_probability, by_logit = _divergence(log_p, p, config)
-    if config.diversity:  # of the entropy of Σ w p; the constant −1 cancels within a softmax
-        mean = weights @ p[1]
-        by_probability[1].sub_(mean.clamp_min(torch.finfo(mean.dtype).tiny).log(), alpha=config.diversity)
-    # Of −log p_y, averaged over the C classes present: p − 1/C at each of them. Of log max p: 1 at the maximum, − p.
-    avoidance = p.new_tensor([config.student_avoidance, config.teacher_avoidance]).view(2, 1, 1)
-    by_logit[:, :, present_classes] -= avoidance / len(present_classes)
-    if config.uncertainty:
-        by_logit[1].scatter_add_(1, p[1].argmax(1, keepdim=True), p.new_full((p.shape[1], 1), config.uncertainty))
-    expected = (p * by_probability).sum(2, keepdim=True) - avoidance
-    expected[1] += config.uncertainty
-    gradient = torch.addcmul(by_logit, p, by_probability - expected).mul_(weights[:, None])
-    return gradient[0], gradient[1]
+Array: TypeAlias = NDArray[np.floating]
 
 
-def _divergence(log_p: Tensor, p: Tensor, config: RecallConfig) -> tuple[Tensor, Tensor]:
+class LogitGradient:
+    """∂ objective / ∂ logits, of student and teacher, for one batch: its weights and its present classes are fixed."""
+
+    def __init__(self, config: RecallConfig, present_classes: Tensor, weights: Tensor, classes: int) -> None:
+        self._config = config
+        self._weights: Array = weights.cpu().numpy()
+        # Of −log p_y, averaged over the C classes present: p − 1/C at each of them.
+        avoidance = np.array([config.student_avoidance, config.teacher_avoidance], self._weights.dtype)
+        self._constant: Array = np.zeros((2, 1, classes), self._weights.dtype)
+        self._constant[:, 0, present_classes.cpu().numpy()] = -avoidance[:, None] / len(present_classes)
+        # Of log max p: 1 at the maximum, − p.
+        self._along_p: Array = (avoidance - (0, config.uncertainty)).reshape(2, 1, 1).astype(self._weights.dtype)
+
+    def __call__(self, student_logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients where the logits are these; index 0 is the student, 1 the teacher."""
+        config = self._config
+        logits = np.stack((student_logits.detach().cpu().numpy(), teacher_logits.detach().cpu().numpy()))
+        logits -= logits.max(2, keepdims=True)
+        log_p = logits - np.log(np.exp(logits).sum(2, keepdims=True))
+        p = np.exp(log_p)
+        by_probability, by_logit = _divergence(log_p, p, config)
+        if config.diversity:  # of the entropy of Σ w p; the constant −1 cancels within a softmax
+            mean = self._weights @ p[1]
+            by_probability[1] -= config.diversity * np.log(np.maximum(mean, np.finfo(mean.dtype).tiny))
+        by_logit += self._constant
+        if config.uncertainty:
+            by_logit[1, np.arange(len(p[1])), p[1].argmax(1)] += config.uncertainty
+        by_logit += p * (by_probability - (p * by_probability).sum(2, keepdims=True) + self._along_p)
+        by_logit *= self._weights[:, None]
+        gradient = torch.from_numpy(by_logit).to(student_logits)
+        return gradient[0], gradient[1]
+
+
+def _divergence(log_p: Array, p: Array, config: RecallConfig) -> tuple[Array, Array]:
     """The gradient of D with respect to probabilities, and what is left of it that acts on the logits directly."""
     weight = config.divergence_weight
-    if config.divergence == "cross-entropy":  # −Σ p log p', with p' = p[0] of the student
-        none = torch.zeros_like(p[0])
-        return torch.stack((none, -weight * log_p[0])), torch.stack((weight * (p[0] - p[1]), none))
-    log_m = torch.logaddexp(log_p[0], log_p[1]).sub_(math.log(2))
+    if config.divergence == "cross-entropy":  # −Σ p log p', with p' of the student
+        none = np.zeros_like(p[0])
+        return np.stack((none, -weight * log_p[0])), np.stack((weight * (p[0] - p[1]), none))
+    log_m = np.logaddexp(log_p[0], log_p[1]) - math.log(2)
     if config.divergence == "jensen-shannon":  # ½·(log p − log m)
-        return (log_p - log_m).mul_(0.5 * weight), torch.zeros_like(p)
+        return 0.5 * weight * (log_p - log_m), np.zeros_like(p)
     # mixture-first: ½·(log m − ½·(log p + log p') + 1 − m/p), where p ⊙ m/p = m needs no division.
-    common = torch.sub(log_m, log_p.sum(0), alpha=0.5).mul_(0.5 * weight)
-    return common.repeat(2, 1, 1), (p - log_m.exp()).mul_(0.5 * weight)
+    common = 0.5 * weight * (log_m - 0.5 * (log_p[0] + log_p[1]))
+    return np.stack((common, common)), 0.5 * weight * (p - np.exp(log_m))
 
 
 def add_image_gradient(gradient: Tensor, images: Tensor, share: float, config: RecallConfig) -> None:

@@ -16,8 +16,8 @@ def task_accuracy(
 ) -> float:
     """Percent correct on the images of these classes: the mean of the classes' accuracies, or `plain` over images.
 
-    >>> task_accuracy(np.array([0, 0, 1]), np.array([0, 0, 0]), [0])
-    66.66666666666667
+    >>> round(task_accuracy(np.array([0, 0, 1]), np.array([0, 0, 0]), [0]), 2)
+    66.67
     """
     correct = predictions == labels
     if plain:

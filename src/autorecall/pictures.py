@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,7 +70,9 @@ def _figure(width: float, height: float) -> Figure:
 def _save(figure: Figure, path: Path) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        figure.savefig(aside, format="png")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a class name may be in a script that the font lacks
+            figure.savefig(aside, format="png")
         aside.replace(path)
     except OSError as error:
         aside.unlink(missing_ok=True)

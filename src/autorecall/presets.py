@@ -40,20 +40,16 @@ class _Benchmark:
     network: NetworkConfig
     stream: StreamConfig
     stationary: StreamConfig
-    threads: int | None = None
 
     def row(self, learner: LearnerConfig, published: Published, stationary: bool = False) -> Preset:
         stream = self.stationary if stationary else self.stream
-        return Preset(RunConfig(self.dataset, self.network, stream, learner, threads=self.threads), published)
+        return Preset(RunConfig(self.dataset, self.network, stream, learner), published)
 
 
 # MNIST draws a new order with every seed; the orders of the other two are the same for all seeds, as published.
 # The sizes of MNIST's classes less the validation images: published MNIST-5k streams are cut from all of it.
 _MNIST_POOL = (5627, 6405, 5660, 5824, 5550, 5150, 5622, 5952, 5558, 5652)
-# Ten images keep one thread busy: with two, the MLP is no faster alone and several times slower beside other work.
-_MNIST = _Benchmark(
-    "mnist", MLPConfig(), StreamConfig(2, class_pool=_MNIST_POOL), StreamConfig(stationary=True), threads=1
-)
+_MNIST = _Benchmark("mnist", MLPConfig(), StreamConfig(2, class_pool=_MNIST_POOL), StreamConfig(stationary=True))
 _CIFAR10 = _Benchmark(
     "cifar10", ResNet18Config(), StreamConfig(2, order_seed=0), StreamConfig(stationary=True, order_seed=0)
 )
@@ -71,7 +67,7 @@ PRESETS: dict[str, Preset] = {
     "mnist/naive": _MNIST.row(NaiveConfig(0.05), Published(18.8, 0.5, 95.6, 2.7)),
     "mnist/stationary": _MNIST.row(NaiveConfig(0.05), Published(87.1, 0.6), stationary=True),
     "mnist/lwf": _MNIST.row(DistillConfig(0.05, 1.0, _TASK_LAG), Published(33.3, 2.5, 58.0, 1.7)),
-    "mnist/arm": _MNIST.row(ARMConfig(lag=_TASK_LAG), Published(56.3, 2.6, 21.8, 1.6)),
+    "mnist/arm": _MNIST.row(ARMConfig(side_by_side=False, lag=_TASK_LAG), Published(56.3, 2.6, 21.8, 1.6)),
     "cifar10/naive": _CIFAR10.row(NaiveConfig(0.1), Published(15.0, 3.1, 69.4, 4.7)),
     "cifar10/stationary": _CIFAR10.row(NaiveConfig(0.1), Published(55.2, 5.0), stationary=True),
     "cifar10/lwf": _CIFAR10.row(DistillConfig(0.01, 1.0, _TASK_LAG), Published(19.2, 0.3, 60.9, 3.9)),

@@ -75,10 +75,13 @@ class RecallConfig:
     engine: Literal["fast", "plain"] = "fast"
     """fast: closed-form gradients, teacher and student side by side. plain: the equations as they stand, its oracle."""
 
+    side_by_side: bool = True
+    """Run teacher and student at once where a core is to spare; not worth it for networks of a few small layers."""
+
     def __post_init__(self) -> None:
         for name in ("images", "steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"learner.{name} is {getattr(self, name)}; expected at least 1")
+            if not 1 <= getattr(self, name) <= 10**6:
+                raise ConfigError(f"learner.{name} is {getattr(self, name)}; expected 1 to 1,000,000")
         if not (math.isfinite(self.recall_rate) and self.recall_rate > 0):
             raise ConfigError(f"learner.recall_rate is {self.recall_rate}; expected a number above 0")
         for name in ("divergence_weight", *TERMS[1:]):

@@ -47,7 +47,7 @@ def decode(kind: object, value: object, path: str) -> object:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, value, path)
     assert isinstance(kind, type)
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 2**53:
         return float(value)
     if type(value) is not kind:  # exactly: JSON's true is no number
         raise ConfigError(f"{path} is {value!r}; expected a {kind.__name__}")

@@ -15,6 +15,7 @@ from torch import Tensor
 from .data import Dataset, Split
 from .errors import ConfigError
 
+LARGEST = 10**6  # of any count in a config: beyond it lies a slip of the finger
 Indices: TypeAlias = NDArray[np.int64]
 
 
@@ -45,8 +46,8 @@ class StreamConfig:
 
     def __post_init__(self) -> None:
         for name in ("classes_per_task", "batch_size", "passes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"stream.{name} is {getattr(self, name)}; expected at least 1")
+            if not 1 <= getattr(self, name) <= LARGEST:
+                raise ConfigError(f"stream.{name} is {getattr(self, name)}; expected 1 to {LARGEST:,}")
         if self.order_seed is not None and self.order_seed < 0:
             raise ConfigError(f"stream.order_seed is {self.order_seed}; expected at least 0")
 

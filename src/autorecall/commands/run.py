@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from .. import data
 from ..config import RunConfig, from_json
-from ..errors import AutorecallError, ConfigError
+from ..errors import ConfigError
 from ..experiment import Observer, Result, read_result, run
 from ..files import read_json
 from ..learners import Recollection
@@ -60,9 +61,7 @@ def main(arguments: list[str]) -> None:
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
     console = Console(highlight=False)
-    if chosen.fresh:
-        _move_aside(folder)
-    elif (folder / "result.json").exists():
+    if (folder / "result.json").exists() and not chosen.fresh:
         _refuse_other_config(folder, config)
         console.print(f"finished before: {escape(str(folder))}; --fresh runs it again")
         _print_result(console, read_result(folder / "result.json"), folder)
@@ -71,7 +70,7 @@ def main(arguments: list[str]) -> None:
     place = None if config.dataset == "mnist" else chosen.data
     dataset = data.load(config.dataset, place, config.image_size, progress=True)
     with _Bar(console, f"{chosen.preset} seed {config.seed}", folder, dataset.classes) as observer:
-        result = run(chosen.preset, config, dataset, folder, observer)
+        result = run(chosen.preset, config, dataset, folder, observer, fresh=chosen.fresh)
     _print_result(console, result, folder)
 
 
@@ -79,27 +78,26 @@ def parse(arguments: Sequence[str]) -> Arguments:
     """The arguments, with the preset or config that is named in them as defaults."""
     file = _option(arguments, "--config")
     named = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    if file is not None:
-        if named is not None:
-            raise ConfigError(f"both the preset {named!r} and --config are given; expected one of them")
-        values = dict(read_json(Path(file)))
-        name = values.pop("preset", None)
-        if not isinstance(name, str) or name.count("/") != 1:
-            raise ConfigError(f"{file} has the preset {name!r}; expected a name such as {DEFAULT}")
-        config = from_json(values)
-    else:
-        name = named or next((word for word in arguments if word in PRESETS), DEFAULT)
-        config = preset(name).config
-    parsed = tyro.cli(
-        Arguments,
-        prog="autorecall run",
-        args=arguments,
-        default=Arguments(name, config),
-        config=(tyro.conf.AvoidSubcommands,),
-    )
-    if parsed.preset != name:
-        raise ConfigError(f"the preset {parsed.preset!r} stands behind options; put it right behind `run`")
+    if file is None:
+        name = named or DEFAULT
+        parsed = _parse(arguments, name, preset(name).config)
+        # A preset behind options is known only now: once more, with its own settings as defaults.
+        return parsed if parsed.preset == name else _parse(arguments, parsed.preset, preset(parsed.preset).config)
+    values = dict(read_json(Path(file)))
+    stored = values.pop("preset", None)
+    if not isinstance(stored, str) or not re.fullmatch("[a-z0-9-]+/[a-z0-9-]+", stored):
+        raise ConfigError(f"{file} has the preset {stored!r}; expected a name such as {DEFAULT}")
+    parsed = _parse(arguments, stored, from_json(values))
+    if named is not None or parsed.preset != stored:
+        raise ConfigError(f"both the preset {named or parsed.preset!r} and --config are given; expected one of them")
     return parsed
+
+
+def _parse(arguments: Sequence[str], name: str, config: RunConfig) -> Arguments:
+    default = Arguments(name, config)
+    return tyro.cli(
+        Arguments, prog="autorecall run", args=arguments, default=default, config=(tyro.conf.AvoidSubcommands,)
+    )
 
 
 def run_folder(out: Path, name: str, config: RunConfig) -> Path:
@@ -126,18 +124,6 @@ def _refuse_other_config(folder: Path, config: RunConfig) -> None:
             f"{folder} holds a finished run that differs in {name} (now {value}); "
             "choose another --out, or --fresh to move it aside"
         )
-
-
-def _move_aside(folder: Path) -> None:
-    if not folder.exists():
-        return
-    number = 1
-    while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
-        number += 1
-    try:
-        folder.rename(aside)
-    except OSError as error:
-        raise AutorecallError(f"cannot move {folder} aside: {error.strerror}; move it yourself") from error
 
 
 class _Bar(Observer):
@@ -199,12 +185,10 @@ def _print_result(console: Console, result: Result, folder: Path) -> None:
         console.print(f"forgetting        {result.forgetting:.1f} %{paper}")
     memory = result.memory
     console.print(
-        f"extra memory      {memory['images']:,} images ({memory['image_mb']:.2f} MB), "
-        f"{memory['parameters']:,} parameters ({memory['parameter_mb']:.2f} MB)"
+        f"extra memory      {memory.images:,} images ({memory.image_mb:.2f} MB), "
+        f"{memory.parameters:,} parameters ({memory.parameter_mb:.2f} MB)"
     )
-    console.print(
-        f"time              {result.seconds['train']:.1f} s training, {result.seconds['evaluate']:.1f} s testing"
-    )
+    console.print(f"time              {result.seconds.train:.1f} s training, {result.seconds.evaluate:.1f} s testing")
     console.print(f"results           {escape(os.fspath(folder))}", soft_wrap=True)
     if (folder / "recalled.png").exists():
         console.print(f"picture           {escape(os.fspath(folder / 'recalled.png'))}", soft_wrap=True)

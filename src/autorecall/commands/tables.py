@@ -11,7 +11,6 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ..config import RunConfig, from_json
@@ -20,6 +19,7 @@ from ..experiment import Result, read_result
 from ..files import read_json
 from ..presets import PRESETS, Published
 from ..schema import differences
+from .text import printable
 
 HEADER = ("run", "seeds", "accuracy", "paper", "forgetting", "paper", "images", "MB", "parameters", "MB", "seconds")
 
@@ -62,22 +62,22 @@ def _show(
     runs = gather(directory)
     if not runs:
         raise DataError(f"there is no finished run below {directory}; make one with `autorecall run --out {directory}`")
-    rows = [_row(name, group) for name, group in _groups(runs).items()]
+    rows = [tuple(map(printable, _row(name, group))) for name, group in _groups(runs).items()]
     notes = _notes(runs)
     if markdown:
         print("| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
         print("\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows))
         print("\n" + "\n".join(notes))
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 160
     table = Table(*HEADER)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     console.print(table)
     for note in notes:
-        console.print(escape(note))
+        console.print(note)
 
 
 def gather(directory: Path) -> list[Run]:
@@ -91,7 +91,7 @@ def gather(directory: Path) -> list[Run]:
         try:
             runs.append(_read(path))
         except AutorecallError as error:
-            print(f"left out: {error}", file=sys.stderr)
+            print(printable(f"left out: {error}"), file=sys.stderr)
     return runs
 
 
@@ -135,11 +135,11 @@ def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
         _paper(published, "accuracy"),
         _spread(forgetting),
         _paper(published, "forgetting"),
-        f"{memory['images']:,.0f}",
-        f"{memory['image_mb']:.2f}",
-        f"{memory['parameters']:,.0f}",
-        f"{memory['parameter_mb']:.2f}",
-        f"{statistics.fmean(sum(run.result.seconds.values()) for run in runs):.1f}",
+        f"{memory.images:,.0f}",
+        f"{memory.image_mb:.2f}",
+        f"{memory.parameters:,.0f}",
+        f"{memory.parameter_mb:.2f}",
+        f"{statistics.fmean(run.result.seconds.train + run.result.seconds.evaluate for run in runs):.1f}",
     )
 
 

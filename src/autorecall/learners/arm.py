@@ -61,8 +61,8 @@ class ARMConfig(RecallConfig):
         not_negative(recalled_weight=self.recalled_weight, real_weight=self.real_weight)
         if self.recalled_weight == 0 and self.real_weight == 0:
             raise ConfigError("learner.recalled_weight and learner.real_weight are both 0; expected one above 0")
-        if self.repeats < 1:
-            raise ConfigError(f"learner.repeats is {self.repeats}; expected at least 1")
+        if not 1 <= self.repeats <= 10**6:
+            raise ConfigError(f"learner.repeats is {self.repeats}; expected 1 to 1,000,000")
 
     def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
         """The learner of a run, its lag taken from the stream."""
@@ -90,7 +90,7 @@ class ARM(TaughtLearner):
     ) -> None:
         self.config = config or ARMConfig()
         super().__init__(network, self.config.lag, self.config.learning_rate, optimizer, seed)
-        self.side_by_side = SideBySide(self._device())
+        self.side_by_side = SideBySide(self._device(), self.config.side_by_side)
         self.on_recall: Callable[[Recollection], None] | None = None
         """Called with every recalled batch. The learner itself keeps none: it holds no image between two batches."""
         self._said_why = False
@@ -108,12 +108,15 @@ class ARM(TaughtLearner):
         if teacher is None:
             return numbers | self._nothing_recalled()
 
+        present = torch.unique(y)
         recalled = initial_images(x, config, self.generator, self._keeps_copies(len(x)))
         for repeat in range(config.repeats):
             if config.engine == "plain":
-                recalled, terms = recall(self.network, teacher, recalled, torch.unique(y), config)
+                recalled, terms = recall(self.network, teacher, recalled, present, config)
             else:
-                recalled, terms = ascend(self.network, teacher, recalled, torch.unique(y), config, self.side_by_side)
+                recalled, terms = ascend(
+                    self.network, teacher, recalled, present, self.classes, config, self.side_by_side
+                )
             keep_gradients = config.accumulate_repeats and repeat > 0
             losses, targets = self._learn_from(recalled, x, teacher, keep_gradients)
             numbers |= terms | losses | self._class_history((recalled.weights @ targets).tolist())

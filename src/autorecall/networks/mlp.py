@@ -22,8 +22,8 @@ class MLPConfig:
     """Widths of the hidden layers."""
 
     def __post_init__(self) -> None:
-        if any(width < 1 for width in self.hidden):
-            raise ConfigError(f"network.hidden is {self.hidden}; every width must be at least 1")
+        if any(not 1 <= width <= 10**6 for width in self.hidden):
+            raise ConfigError(f"network.hidden is {self.hidden}; every width must be from 1 to 1,000,000")
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         """The network for inputs of this shape; weights come from torch's global generator."""

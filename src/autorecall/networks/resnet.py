@@ -31,8 +31,8 @@ class ResNet18Config:
     """Momentum of the stem's running batch statistics; none: a cumulative average over all passes, as published."""
 
     def __post_init__(self) -> None:
-        if self.channels < 1:
-            raise ConfigError(f"network.channels is {self.channels}; expected at least 1")
+        if not 1 <= self.channels <= 10_000:
+            raise ConfigError(f"network.channels is {self.channels}; expected 1 to 10,000")
         if self.stem_momentum is not None and not 0 < self.stem_momentum <= 1:
             raise ConfigError(f"network.stem_momentum is {self.stem_momentum}; expected a number in (0, 1] or none")
 

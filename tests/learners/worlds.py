@@ -1,0 +1,104 @@
+"""Small networks, batches and looks into a learner, shared by the tests of learners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from autorecall import ARM, ARMConfig, Distill, DistillConfig, LagConfig, Learner, Naive, NaiveConfig
+
+CLASSES = 6
+IMAGE = (2, 6, 5)
+METHODS = ("naive", "lwf", "arm")
+OFTEN = LagConfig("every", every=2, start=2)
+
+
+def mlp(seed: int = 0, inputs: int = 60) -> nn.Module:
+    """A perceptron, in double precision."""
+    torch.manual_seed(seed)
+    layers = nn.Flatten(), nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, CLASSES)
+    return nn.Sequential(*layers).double()
+
+
+def conv(seed: int = 0) -> nn.Module:
+    """A convolutional network with both kinds of running statistics, in double precision."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(IMAGE[0], 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4, momentum=None),
+        nn.ReLU(),
+        nn.Conv2d(4, 5, 3, stride=2),
+        nn.BatchNorm2d(5, momentum=0.1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(5, CLASSES),
+    ).double()
+
+
+def batch(number: int, count: int = 6, shape: tuple[int, ...] = IMAGE) -> tuple[Tensor, Tensor]:
+    """Batch `number` of a stream whose classes change every two batches."""
+    generator = torch.Generator().manual_seed(1000 + number)
+    x = torch.rand(count, *shape, generator=generator, dtype=torch.float64)
+    y = torch.randint(2, (count,), generator=generator) + number // 2 * 2 % CLASSES
+    return x, y
+
+
+def learner(
+    method: str,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    seed: int = 0,
+    lag: LagConfig = OFTEN,
+    learning_rate: float = 0.05,
+) -> Learner:
+    """A learner of this method with small, quick settings; total variation is off, so that any input shape is right."""
+    if method == "naive":
+        return Naive(network, NaiveConfig(learning_rate), optimizer, seed)
+    if method == "lwf":
+        return Distill(network, DistillConfig(learning_rate, lag=lag), optimizer, seed)
+    config = ARMConfig(
+        images=9, steps=2, recall_rate=1.0, total_variation=0.0, lag=lag, learning_rate=learning_rate, real_weight=0.5
+    )
+    return ARM(network, config, optimizer, seed)
+
+
+def part(state: object, name: str) -> Mapping[str, object]:
+    """A mapping inside a state."""
+    assert isinstance(state, Mapping)
+    inner = state[name]
+    assert isinstance(inner, Mapping)
+    return inner
+
+
+def teacher_of(learner: Learner) -> Mapping[str, object]:
+    """The parameters and buffers of a learner's teacher."""
+    return part(part(learner.state_dict(), "teacher"), "network")
+
+
+def assert_same(found: object, expected: object, tolerance: float = 0.0, where: str = "") -> None:
+    """Two nested states are equal: bit for bit, or to a tolerance."""
+    if isinstance(expected, Mapping):
+        assert isinstance(found, Mapping)
+        assert list(found) == list(expected), where
+        for key in expected:
+            assert_same(found[key], expected[key], tolerance, f"{where}/{key}")
+    elif isinstance(expected, list):
+        assert isinstance(found, list)
+        assert len(found) == len(expected), where
+        for number, value in enumerate(expected):
+            assert_same(found[number], value, tolerance, f"{where}/{number}")
+    elif isinstance(expected, Tensor):
+        assert isinstance(found, Tensor)
+        torch.testing.assert_close(
+            found, expected, rtol=0, atol=tolerance, equal_nan=True, msg=lambda text: f"{where}: {text}"
+        )
+    elif isinstance(expected, float):
+        assert isinstance(found, float)
+        torch.testing.assert_close(
+            found, expected, rtol=0, atol=tolerance, equal_nan=True, msg=lambda text: f"{where}: {text}"
+        )
+    else:
+        assert found == expected, where

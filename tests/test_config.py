@@ -1,0 +1,213 @@
+"""A run as one typed value: it survives JSON, and says in one sentence what is wrong with it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autorecall.config import DatasetName, RunConfig, from_json
+from autorecall.errors import ConfigError
+from autorecall.learners import ARMConfig, DistillConfig, LagConfig, LearnerConfig, NaiveConfig
+from autorecall.networks import MLPConfig, NetworkConfig, ResNet18Config
+from autorecall.presets import PRESETS
+from autorecall.schema import differences, to_json
+from autorecall.stream import StreamConfig
+
+SMALL = PRESETS["mnist/arm"].config
+
+
+def through_text(config: RunConfig) -> RunConfig:
+    return from_json(json.loads(json.dumps(to_json(config), allow_nan=False)))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_survives_json(name: str) -> None:
+    config = PRESETS[name].config
+    assert through_text(config) == config
+    assert differences(through_text(config), config) == {}
+
+
+rate = st.floats(1e-6, 1e6)
+weight = st.floats(0, 1e6)
+small = st.integers(1, 1000)
+
+lags = st.builds(
+    LagConfig,
+    policy=st.sampled_from(["every", "novel", "boundary"]),
+    every=st.none() | small,
+    start=st.none() | st.integers(0, 1000),
+    spacing=small,
+)
+learners: st.SearchStrategy[LearnerConfig] = st.one_of(
+    st.builds(NaiveConfig, learning_rate=rate),
+    st.builds(DistillConfig, learning_rate=rate, weight=rate, lag=lags),
+    st.builds(
+        ARMConfig,
+        images=small,
+        steps=small,
+        recall_rate=rate,
+        initial=st.sampled_from(["real", "noise"]),
+        divergence=st.sampled_from(["mixture-first", "jensen-shannon", "cross-entropy"]),
+        diversity=weight,
+        uncertainty=weight,
+        learning_rate=rate,
+        recalled_weight=rate,
+        real_weight=weight,
+        targets=st.sampled_from(["soft", "hard"]),
+        repeats=small,
+        accumulate_repeats=st.booleans(),
+        copies=st.sampled_from(["auto", "collapse", "keep"]),
+        engine=st.sampled_from(["fast", "plain"]),
+        lag=lags,
+    ),
+)
+networks: st.SearchStrategy[NetworkConfig] = st.one_of(
+    st.builds(MLPConfig, hidden=st.lists(small, max_size=4).map(tuple)),
+    st.builds(ResNet18Config, channels=small, stem_momentum=st.none() | st.floats(0.01, 1)),
+)
+streams = st.builds(
+    StreamConfig,
+    classes_per_task=small,
+    class_order=st.lists(st.integers(0, 9), max_size=5).map(tuple),
+    batch_size=small,
+    passes=small,
+    order_seed=st.none() | st.integers(0, 2**40),
+    class_pool=st.lists(small, max_size=5).map(tuple),
+    stationary=st.booleans(),
+)
+runs = st.builds(
+    RunConfig,
+    dataset=st.sampled_from(cast("list[DatasetName]", ["mnist", "mnist-full", "cifar10", "miniimagenet", "folder"])),
+    network=networks,
+    stream=streams,
+    learner=learners,
+    fraction=st.floats(0, 1, exclude_min=True),
+    split=st.sampled_from(["test", "val"]),
+    seed=st.integers(0, 2**63 - 1),
+    device=st.sampled_from(["cpu", "cuda:1", "größer"]),
+    threads=st.none() | small,
+)
+
+
+@given(config=runs)
+@settings(max_examples=150, deadline=None)
+def test_every_possible_config_survives_json(config: RunConfig) -> None:
+    again = through_text(config)
+    assert again == config
+    assert type(again.learner) is type(config.learner)
+    assert type(again.network) is type(config.network)
+
+
+@given(config=runs, other=runs)
+@settings(max_examples=60, deadline=None)
+def test_two_configs_differ_in_something_or_are_equal(config: RunConfig, other: RunConfig) -> None:
+    assert bool(differences(config, other)) == (config != other)
+
+
+def test_image_size_of_a_folder_survives_json() -> None:
+    config = dataclasses.replace(PRESETS["cifar10/naive"].config, dataset="folder", image_size=8)
+    assert through_text(config) == config
+
+
+def test_differences_carry_command_line_names() -> None:
+    changed = dataclasses.replace(SMALL, seed=3, learner=ARMConfig(steps=4, lag=LagConfig(policy="every")))
+    assert differences(changed, SMALL) == {"seed": 3, "learner.steps": 4}
+
+
+def put(values: dict[str, object], path: str, value: object) -> None:
+    *folders, last = path.split(".")
+    for folder in folders:
+        values = cast("dict[str, object]", values[folder])
+    values[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        ("seed", True, "config.seed is True; expected a int"),
+        ("seed", 1.0, "config.seed is 1.0; expected a int"),
+        ("seed", "0", "config.seed is '0'; expected a int"),
+        ("seed", None, "config.seed is None; expected a int"),
+        ("seed", -1, "seed is -1; expected a whole number from 0"),
+        ("seed", 2**63, "seed is 9223372036854775808; expected a whole number from 0"),
+        ("fraction", "1", "config.fraction is '1'; expected a float"),
+        ("fraction", False, "config.fraction is False; expected a float"),
+        ("fraction", 0, "fraction is 0.0; expected a number above 0 and at most 1"),
+        ("fraction", 2, "fraction is 2.0; expected a number above 0 and at most 1"),
+        ("fraction", math.nan, "fraction is nan; expected a number above 0 and at most 1"),
+        ("fraction", math.inf, "fraction is inf; expected a number above 0 and at most 1"),
+        ("threads", 0, "threads is 0; expected at least 1"),
+        ("threads", True, "config.threads is True; expected a int"),
+        ("device", 0, "config.device is 0; expected a str"),
+        ("split", "train", "config.split is 'train'; expected one of test, val"),
+        ("dataset", "mnits", "config.dataset is 'mnits'; expected one of mnist, mnist-full, cifar10"),
+        ("image_size", 28, "image_size is 28 but mnist has a size of its own; leave it out"),
+        ("sede", 1, "config.sede is no field of RunConfig; remove it"),
+        ("network", {"kind": "transformer"}, "config.network names 'transformer'; expected a kind or method of mlp, "),
+        ("network.hidden", 400, "config.network.hidden is 400; expected a list"),
+        ("network.hidden", [400, 0], "network.hidden is (400, 0); every width must be at least 1"),
+        ("network.hidden", [400, True], "config.network.hidden[1] is True; expected a int"),
+        ("network.width", 3, "config.network.width is no field of MLPConfig; remove it"),
+        ("stream", [], "config.stream is []; expected an object with the fields of StreamConfig"),
+        ("stream.passes", 0, "stream.passes is 0; expected at least 1"),
+        ("stream.stationary", 0, "config.stream.stationary is 0; expected a bool"),
+        ("stream.class_order", "0123", "config.stream.class_order is '0123'; expected a list"),
+        ("stream.shuffle", True, "config.stream.shuffle is no field of StreamConfig; remove it"),
+        ("learner", {"method": "ewc"}, "config.learner names 'ewc'; expected a kind or method of naive, lwf, arm"),
+        ("learner", None, "config.learner names None; expected a kind or method of naive, lwf, arm"),
+        ("learner", {"method": "naive", "steps": 3}, "config.learner.steps is no field of NaiveConfig; remove it"),
+        ("learner.steps", 0, "learner.steps is 0; expected at least 1"),
+        ("learner.steps", 1e3, "config.learner.steps is 1000.0; expected a int"),
+        ("learner.images", -1, "learner.images is -1; expected at least 1"),
+        ("learner.recall_rate", -25.0, "learner.recall_rate is -25.0; expected a number above 0"),
+        ("learner.recall_rate", math.nan, "learner.recall_rate is nan; expected a number above 0"),
+        ("learner.diversity", math.nan, "learner.diversity is nan; expected a number of at least 0"),
+        ("learner.learning_rate", math.inf, "learner.learning_rate is inf; expected a number above 0"),
+        ("learner.initial", "zeros", "config.learner.initial is 'zeros'; expected one of real, noise"),
+        ("learner.lag.policy", "never", "config.learner.lag.policy is 'never'; expected one of every, novel, boundary"),
+        ("learner.lag.every", 0, "learner.lag.every is 0; expected at least 1 batch"),
+        ("learner.lag.evry", 1, "config.learner.lag.evry is no field of LagConfig; remove it"),
+    ],
+)
+def test_a_wrong_field_is_refused_in_one_sentence_that_names_it(path: str, value: object, sentence: str) -> None:
+    values = copy.deepcopy(to_json(SMALL))
+    put(values, path, value)
+    # NaN and infinity are what json.loads makes of NaN and Infinity.
+    read: dict[str, object] = json.loads(json.dumps(values))
+    with pytest.raises(ConfigError) as caught:
+        from_json(read)
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["dataset", "network", "stream", "learner"])
+def test_a_field_without_default_must_be_there(name: str) -> None:
+    values = to_json(SMALL)
+    del values[name]
+    with pytest.raises(ConfigError, match=rf"^config\.{name} is missing; add it$"):
+        from_json(values)
+
+
+def test_fields_with_defaults_may_be_left_out() -> None:
+    values = to_json(SMALL)
+    for name in ("fraction", "split", "image_size", "seed", "device", "threads"):
+        del values[name]
+    assert from_json(values) == dataclasses.replace(SMALL, threads=None)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1025])
+def test_an_image_size_that_makes_no_image_is_refused(size: int) -> None:
+    with pytest.raises(ConfigError, match=f"^image_size is {size}; expected 1 to 1024"):
+        RunConfig("folder", ResNet18Config(), StreamConfig(), NaiveConfig(), image_size=size)
+
+
+def test_a_config_cannot_be_changed_in_place() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SMALL.seed = 1  # type: ignore[misc]

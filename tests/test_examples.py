@@ -1,0 +1,30 @@
+"""The examples run as they are."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def test_own_network_still_knows_its_first_digits(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / "own_network.py")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    shares = [re.fullmatch(r"digit (\d): +(\d+\.\d) % recognised", line) for line in lines]
+    assert [int(found[1]) for found in shares if found] == [0, 1, 2, 3, 4, 5]
+    assert len(lines) == 6
+    assert shares[0] is not None
+    assert float(shares[0][2]) > 50
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,72 @@
+"""What `import autorecall` offers, and what it does not load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import autorecall
+
+HEAVY = ("torch", "numpy", "scipy", "matplotlib", "tyro", "rich", "PIL", "pooch")
+
+
+@pytest.mark.parametrize("name", autorecall.__all__)
+def test_every_public_name_can_be_used(name: str) -> None:
+    assert getattr(autorecall, name) is not None
+
+
+def test_the_public_names_are_those_that_type_checkers_see() -> None:
+    assert autorecall.__file__ is not None
+    tree = ast.parse(Path(autorecall.__file__).read_text(encoding="utf-8"))
+    seen = [
+        (alias.name, alias.asname, node.module)
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    assert sorted(name for name, _, _ in seen) == autorecall.__all__
+    for name, exported, home in seen:
+        assert exported == name
+        module = __import__(f"autorecall.{home}", fromlist=[name])
+        assert getattr(autorecall, name) is getattr(module, name)
+
+
+def test_a_star_import_brings_the_public_names_and_no_others() -> None:
+    names: dict[str, object] = {}
+    exec("from autorecall import *", names)
+    assert sorted(name for name in names if name != "__builtins__") == sorted(autorecall.__all__)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'autorecall' has no attribute 'nothing'"):
+        autorecall.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import autorecall",
+        "import autorecall.cli",
+        "import autorecall.cli; assert autorecall.cli.dispatch(['--help']) == 0",
+        "import autorecall.cli; assert autorecall.cli.dispatch(['nothing']) == 2",
+        "import autorecall.cli; assert autorecall.cli.dispatch(['--version']) == 0",
+    ],
+)
+def test_nothing_heavy_is_loaded_before_a_command_needs_it(statement: str) -> None:
+    look = f"import sys; print('loaded:', [name for name in {HEAVY} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", f"{statement}; {look}"], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_the_look_above_does_find_what_is_loaded() -> None:
+    look = f"import sys; print([name for name in {HEAVY} if name in sys.modules])"
+    found = subprocess.run(
+        [sys.executable, "-c", f"from autorecall import Dataset; {look}"], capture_output=True, text=True, check=True
+    )
+    assert "numpy" in found.stdout
