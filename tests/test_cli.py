@@ -299,25 +299,25 @@ def test_a_run_that_diverges_exits_with_1_and_says_where(say: Say, place: Path) 
     [
         ("nothing", "there is no preset 'nothing'; expected one of those that `autorecall list` prints"),
         ("mnist/ewc --seed 1", "there is no preset 'mnist/ewc'"),
-        ("--learner.images 0", "learner.images is 0; expected at least 1"),
-        ("--learner.steps -3", "learner.steps is -3; expected at least 1"),
+        ("--learner.images 0", "learner.images is 0; expected 1 to 1,000,000"),
+        ("--learner.steps -3", "learner.steps is -3; expected 1 to 1,000,000"),
         ("--learner.recall-rate -1", "learner.recall_rate is -1.0; expected a number above 0"),
         ("--learner.learning-rate 0", "learner.learning_rate is 0.0; expected a number above 0"),
         ("--learner.learning-rate nan", "learner.learning_rate is nan; expected a number above 0"),
         ("--learner.diversity inf", "learner.diversity is inf; expected a number of at least 0"),
         ("mnist/naive --learner.learning-rate -0.1", "learner.learning_rate is -0.1; expected a number above 0"),
         ("--stream.classes-per-task 11", "stream.classes_per_task is 11 but the data have 10 classes"),
-        ("--stream.classes-per-task 0", "stream.classes_per_task is 0; expected at least 1"),
+        ("--stream.classes-per-task 0", "stream.classes_per_task is 0; expected 1 to 1,000,000"),
         ("--stream.class-pool 5 5", "stream.class_pool is (5, 5) but the classes have"),
         ("--stream.class-order 0 1", "stream.class_order is (0, 1); expected each of 0 to 9 once"),
         ("--fraction 0", "fraction is 0.0; expected a number above 0 and at most 1"),
         ("--fraction 2", "fraction is 2.0; expected a number above 0 and at most 1"),
         ("--fraction nan", "fraction is nan; expected a number above 0 and at most 1"),
-        ("--threads 0", "threads is 0; expected at least 1"),
+        ("--threads 0", "threads is 0; expected 1 to 1024"),
         ("--seed -1", "seed is -1; expected a whole number from 0"),
         ("--device nonsense", "device is 'nonsense', which torch cannot use here"),
         ("--image-size 8", "image_size is 8 but mnist has a size of its own"),
-        ("--network.hidden 0", "network.hidden is (0,); every width must be at least 1"),
+        ("--network.hidden 0", "network.hidden is (0,); every width must be from 1 to 1,000,000"),
         ("cifar10/naive --data nowhere", "the folder nowhere does not exist"),
         ("miniimagenet/arm --data .", "miniimagenet is not in ."),
         ("cifar10/naive --dataset folder", "the dataset folder needs a folder"),
@@ -325,7 +325,7 @@ def test_a_run_that_diverges_exits_with_1_and_says_where(say: Say, place: Path) 
         ("--config nowhere.json", "cannot read nowhere.json"),
         ("--config .", "cannot read ."),
         ("mnist/arm --config config.json", "both the preset 'mnist/arm' and --config are given"),
-        ("--seed 1 mnist/ewc", "the preset 'mnist/ewc' stands behind options; put it right behind `run`"),
+        ("--seed 1 mnist/ewc", "there is no preset 'mnist/ewc'"),
     ],
 )
 def test_impossible_settings_are_refused_and_nothing_is_written(
@@ -469,28 +469,24 @@ def test_an_interrupt_ends_quietly(say: Say, monkeypatch: pytest.MonkeyPatch) ->
     assert say("list") == Said(130, "", "")
 
 
-# Known faults: what should happen, until it does
+# Less likely faults
 
 
-@pytest.mark.xfail(strict=True, reason="commands.run.parse takes the value of an option for the preset")
 def test_an_option_whose_value_is_the_name_of_a_preset_does_not_choose_it(say: Say, place: Path) -> None:
     assert say("run", "--fraction", "0.1", "--out", "mnist/naive").code == 0
     assert (place / "mnist" / "naive" / "mnist" / "arm" / "seed-0" / "result.json").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="commands.run.main moves the finished run aside before it knows of the device")
 def test_fresh_does_not_move_a_run_aside_for_one_that_is_refused(say: Say, place: Path) -> None:
     assert say("run", "mnist/naive").code == 0
     assert say("run", "mnist/naive", "--fresh", "--device", "nonsense").code == 2
     assert (place / "runs" / "mnist" / "naive" / "seed-0" / "result.json").exists()
 
 
-@pytest.mark.xfail(strict=True, raises=OSError, reason="commands.run.main: Path.exists raises for such a name")
 def test_a_name_too_long_for_a_folder_is_refused(say: Say) -> None:
-    refused(say("run", "mnist/naive", "--out", "a" * 300), "choose another")
+    refused(say("run", "mnist/naive", "--out", "a" * 300), "File name too long")
 
 
-@pytest.mark.xfail(strict=True, reason="experiment.run draws the picture before it writes result.json")
 def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, place: Path) -> None:
     folder = place / "runs" / "mnist" / "arm" / "seed-0"
     (folder / "recalled.png").mkdir(parents=True)
@@ -499,7 +495,6 @@ def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, pla
     assert (folder / "result.json").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="a preset name in config.json becomes a path unchecked")
 @pytest.mark.parametrize("name", ["mnist/\0", "mnist/\ud800", "mnist/..", "mnist/"])
 def test_a_config_file_with_a_preset_that_names_no_folder_is_refused(say: Say, place: Path, name: str) -> None:
     assert say("run", "mnist/naive", "--out", "first").code == 0
@@ -508,6 +503,5 @@ def test_a_config_file_with_a_preset_that_names_no_folder_is_refused(say: Say, p
     refused(say("run", "--config", "config.json"), "expected a name such as mnist/arm")
 
 
-@pytest.mark.xfail(strict=True, reason="cli.dispatch prints the help outside of its try")
 def test_a_reader_that_goes_away_from_the_help_is_no_error() -> None:
     assert without_reader("--help") == (0, "")

@@ -117,7 +117,9 @@ def test_image_size_of_a_folder_survives_json() -> None:
 
 
 def test_differences_carry_command_line_names() -> None:
-    changed = dataclasses.replace(SMALL, seed=3, learner=ARMConfig(steps=4, lag=LagConfig(policy="every")))
+    changed = dataclasses.replace(
+        SMALL, seed=3, learner=ARMConfig(steps=4, side_by_side=False, lag=LagConfig(policy="every"))
+    )
     assert differences(changed, SMALL) == {"seed": 3, "learner.steps": 4}
 
 
@@ -143,7 +145,7 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("fraction", 2, "fraction is 2.0; expected a number above 0 and at most 1"),
         ("fraction", math.nan, "fraction is nan; expected a number above 0 and at most 1"),
         ("fraction", math.inf, "fraction is inf; expected a number above 0 and at most 1"),
-        ("threads", 0, "threads is 0; expected at least 1"),
+        ("threads", 0, "threads is 0; expected 1 to 1024"),
         ("threads", True, "config.threads is True; expected a int"),
         ("device", 0, "config.device is 0; expected a str"),
         ("split", "train", "config.split is 'train'; expected one of test, val"),
@@ -152,20 +154,20 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("sede", 1, "config.sede is no field of RunConfig; remove it"),
         ("network", {"kind": "transformer"}, "config.network names 'transformer'; expected a kind or method of mlp, "),
         ("network.hidden", 400, "config.network.hidden is 400; expected a list"),
-        ("network.hidden", [400, 0], "network.hidden is (400, 0); every width must be at least 1"),
+        ("network.hidden", [400, 0], "network.hidden is (400, 0); every width must be from 1 to 1,000,000"),
         ("network.hidden", [400, True], "config.network.hidden[1] is True; expected a int"),
         ("network.width", 3, "config.network.width is no field of MLPConfig; remove it"),
         ("stream", [], "config.stream is []; expected an object with the fields of StreamConfig"),
-        ("stream.passes", 0, "stream.passes is 0; expected at least 1"),
+        ("stream.passes", 0, "stream.passes is 0; expected 1 to 1,000,000"),
         ("stream.stationary", 0, "config.stream.stationary is 0; expected a bool"),
         ("stream.class_order", "0123", "config.stream.class_order is '0123'; expected a list"),
         ("stream.shuffle", True, "config.stream.shuffle is no field of StreamConfig; remove it"),
         ("learner", {"method": "ewc"}, "config.learner names 'ewc'; expected a kind or method of naive, lwf, arm"),
         ("learner", None, "config.learner names None; expected a kind or method of naive, lwf, arm"),
         ("learner", {"method": "naive", "steps": 3}, "config.learner.steps is no field of NaiveConfig; remove it"),
-        ("learner.steps", 0, "learner.steps is 0; expected at least 1"),
+        ("learner.steps", 0, "learner.steps is 0; expected 1 to 1,000,000"),
         ("learner.steps", 1e3, "config.learner.steps is 1000.0; expected a int"),
-        ("learner.images", -1, "learner.images is -1; expected at least 1"),
+        ("learner.images", -1, "learner.images is -1; expected 1 to 1,000,000"),
         ("learner.recall_rate", -25.0, "learner.recall_rate is -25.0; expected a number above 0"),
         ("learner.recall_rate", math.nan, "learner.recall_rate is nan; expected a number above 0"),
         ("learner.diversity", math.nan, "learner.diversity is nan; expected a number of at least 0"),

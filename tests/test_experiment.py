@@ -17,10 +17,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from autorecall.ascent import cores
 from autorecall.config import RunConfig, from_json
 from autorecall.data import Dataset, Split, from_arrays, load
 from autorecall.errors import AutorecallError, ConfigError, StoppedError
-from autorecall.experiment import Observer, Result, read_result, run
+from autorecall.experiment import MemoryCount, Observer, Result, Seconds, read_result, run
 from autorecall.learners import (
     ARMConfig,
     DistillConfig,
@@ -128,8 +129,7 @@ def test_results_are_those_of_the_matrix(data: Dataset, method: str) -> None:
     assert result.forgetting == forgetting(result.accuracy_matrix)
     assert result.accuracy_matrix[0][0] > 50  # the first task is learned
     assert result.accuracy_matrix[0][1] == 0  # the second is not known yet
-    assert set(result.seconds) == {"train", "evaluate"}
-    assert all(spent > 0 for spent in result.seconds.values())
+    assert min(result.seconds.train, result.seconds.evaluate) > 0
     assert set(result.versions) == {"python", "autorecall", "torch", "numpy"}
     assert result.machine["device"] == "cpu"
     assert result.machine["threads"] == "1"
@@ -147,12 +147,7 @@ def test_results_are_those_of_the_matrix(data: Dataset, method: str) -> None:
 )
 def test_memory_is_the_teacher_and_no_image(data: Dataset, learner: LearnerConfig, parameters: int) -> None:
     memory = run("own/bars", config(learner), data).memory
-    assert memory == {
-        "images": 0,
-        "image_mb": 0.0,
-        "parameters": parameters,
-        "parameter_mb": pytest.approx(4 * parameters / 1e6),
-    }
+    assert memory == MemoryCount(0, 0.0, parameters, 4 * parameters / 1e6)
 
 
 def test_a_stationary_run_has_one_task_and_no_forgetting(data: Dataset, tmp_path: Path) -> None:
@@ -190,7 +185,7 @@ def test_presets_run_on_the_embedded_digits(tmp_path: Path, name: str) -> None:
     tasks = 1 if name == "mnist/stationary" else 5
     assert result.steps == len(history(tmp_path)) == 10
     assert [len(row) for row in result.accuracy_matrix] == [tasks] * tasks
-    assert result.memory["parameters"] == (478_410 if name in ("mnist/lwf", "mnist/arm") else 0)
+    assert result.memory.parameters == (478_410 if name in ("mnist/lwf", "mnist/arm") else 0)
     assert result.accuracy > 10
 
 
@@ -224,12 +219,12 @@ def test_another_seed_gives_other_numbers(data: Dataset, tmp_path: Path, method:
 
 def test_a_run_with_a_folder_finds_the_same_as_one_without(data: Dataset, tmp_path: Path, method: str) -> None:
     with_folder, without = run("own/bars", config(method), data, tmp_path), run("own/bars", config(method), data)
-    assert dataclasses.replace(with_folder, seconds={}) == dataclasses.replace(without, seconds={})
+    assert dataclasses.replace(with_folder, seconds=Seconds()) == dataclasses.replace(without, seconds=Seconds())
 
 
 def test_an_observer_does_not_change_the_run(data: Dataset, method: str) -> None:
     plain, observed = run("own/bars", config(method), data), run("own/bars", config(method), data, None, Told())
-    assert dataclasses.replace(plain, seconds={}) == dataclasses.replace(observed, seconds={})
+    assert dataclasses.replace(plain, seconds=Seconds()) == dataclasses.replace(observed, seconds=Seconds())
 
 
 def test_all_learners_see_the_same_stream(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +308,9 @@ def test_threads_and_random_state_are_left_as_found(data: Dataset, method: str, 
     told = Told()
     found = torch.get_num_threads()
     run("own/bars", config(method, threads=threads, fraction=0.5), data, None, told)
-    assert told.threads == {threads or found}
+    # Half of them, so that another network can run beside it.
+    assert told.threads == {max(1, (threads or cores()) // 2)}
+    assert torch.get_num_threads() == found
 
 
 @pytest.mark.usefixtures("as_found")
@@ -400,7 +397,6 @@ def test_a_run_that_diverges_without_a_folder_writes_nothing(
     assert names(tmp_path) == set()
 
 
-@pytest.mark.xfail(strict=True, reason="experiment.run leaves the stopped.json of an earlier try beside result.json")
 def test_a_run_that_ends_well_is_no_longer_marked_as_stopped(data: Dataset, tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         run("own/bars", config(NaiveConfig(1e30)), data, tmp_path)
@@ -450,20 +446,8 @@ def test_a_split_that_is_not_tested_may_lack_a_class(data: Dataset) -> None:
         ({"device": ""}, "device is '', which torch cannot use here"),
         ({"device": "meta"}, "device is 'meta', which torch cannot use here"),
         ({"device": "cuda:99"}, "device is 'cuda:99', which torch cannot use here"),
-        pytest.param(
-            {"device": "hpu"},
-            "device is 'hpu', which torch cannot use here",
-            marks=pytest.mark.xfail(
-                strict=True, raises=ModuleNotFoundError, reason="experiment.device lets ModuleNotFoundError out"
-            ),
-        ),
-        pytest.param(
-            {"threads": 2**40},
-            "threads is ",
-            marks=pytest.mark.xfail(
-                strict=True, raises=ValueError, reason="torch.set_num_threads(2**40) raises, RunConfig allows it"
-            ),
-        ),
+        ({"device": "hpu"}, "device is 'hpu', which torch cannot use here"),
+        ({"threads": 2**40}, "threads is 1099511627776; expected 1 to 1024"),
         ({"stream": StreamConfig(5)}, "stream.classes_per_task is 5 but the data have 4 classes"),
         ({"stream": StreamConfig(2, class_pool=(9, 9))}, "stream.class_pool is (9, 9) but the classes have"),
         ({"stream": StreamConfig(2, class_order=(0, 1))}, "stream.class_order is (0, 1); expected each of 0 to 3"),
@@ -530,7 +514,6 @@ def test_a_disk_that_is_full_at_the_end_leaves_no_half_result(
     assert len(history(tmp_path)) == 8
 
 
-@pytest.mark.xfail(strict=True, raises=OSError, reason="experiment.History lets OSError out, both opening and writing")
 @pytest.mark.parametrize("trouble", ["full", "folder"])
 def test_a_history_that_cannot_be_written_is_one_sentence(data: Dataset, tmp_path: Path, trouble: str) -> None:
     if trouble == "full":

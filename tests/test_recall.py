@@ -240,7 +240,6 @@ def test_learning_from_nothing_is_refused() -> None:
         ARMConfig(recalled_weight=0.0, real_weight=0.0)
 
 
-@pytest.mark.xfail(strict=True, reason="a word that is none of the choices is taken for one of them")
 @pytest.mark.parametrize("name", ["divergence", "initial", "targets", "copies", "engine"])
 def test_words_that_are_no_choice_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"learner\.{name} is"):

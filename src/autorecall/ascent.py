@@ -6,6 +6,7 @@ the logits is in closed form; nothing but the images gets a gradient; terms are 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .distinct import counted
+from .errors import DivergedError
 from .gradients import LogitGradient, add_image_gradient
 from .recall import RecallConfig, Recalled, objective_terms, per_image, term_values
 
@@ -75,26 +77,30 @@ def ascend(
     images, counts, weights = start.images.detach(), start.multiplicities, start.weights
     divisor = None if counts is None else per_image(counts.to(images), images)
     gradient_at = LogitGradient(config, present_classes, weights, classes)
-    terms: dict[str, Tensor] = {}
+    numbers: dict[str, float] = {}
     for step in range(config.steps):
         ours, theirs = images.detach().requires_grad_(), images.detach().requires_grad_()
         student_logits, teacher_logits = side_by_side.both(
             partial(forward, student, ours, counts), partial(forward, teacher, theirs, counts)
         )
-        at_student, at_teacher = gradient_at(student_logits, teacher_logits)
-        if step == config.steps - 1:
+        at_logits = gradient_at(student_logits, teacher_logits)
+        if at_logits is None or step == config.steps - 1:
             with torch.no_grad():
                 terms = objective_terms(student_logits, teacher_logits, images, present_classes, config, weights)
+            numbers = term_values(terms, config)
+        if at_logits is None:
+            raise DivergedError("the gradient of the recall objective", math.nan)
         # The teacher first: on one thread its weights are still in the cache, and then the student's for the next step.
         gradient, other = side_by_side.both(
-            partial(_backward, teacher_logits, theirs, at_teacher), partial(_backward, student_logits, ours, at_student)
+            partial(_backward, teacher_logits, theirs, at_logits[1]),
+            partial(_backward, student_logits, ours, at_logits[0]),
         )
         gradient = gradient.add_(other)
         if divisor is not None:
             gradient.div_(divisor)
         add_image_gradient(gradient, images, 1 / start.total, config)
         images = torch.add(images, gradient, alpha=config.recall_rate)
-    return replace(start, images=images), term_values(terms, config)
+    return replace(start, images=images), numbers
 
 
 def forward(network: nn.Module, images: Tensor, counts: Tensor | None) -> Tensor:

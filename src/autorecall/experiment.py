@@ -119,7 +119,8 @@ def run(
                 move_aside(folder)
             make_folder(folder)
             for leftover in LEFTOVERS:
-                (folder / leftover).unlink(missing_ok=True)
+                if (folder / leftover).is_file():
+                    (folder / leftover).unlink()
             write_json(folder / "config.json", {"preset": preset} | to_json(config))
             history = History(folder / "history.csv")
         with history:

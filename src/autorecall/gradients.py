@@ -32,10 +32,18 @@ class LogitGradient:
         # Of log max p: 1 at the maximum, − p.
         self._along_p: Array = (avoidance - (0, config.uncertainty)).reshape(2, 1, 1).astype(self._weights.dtype)
 
-    def __call__(self, student_logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients where the logits are these; index 0 is the student, 1 the teacher."""
+    def __call__(self, student_logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The gradients where the logits are these, of the student and of the teacher; None if they are not finite."""
+        with np.errstate(all="ignore"):
+            gradient = self._of(student_logits.detach(), teacher_logits.detach())
+        if not np.isfinite(gradient).all():
+            return None
+        student, teacher = torch.from_numpy(gradient).to(student_logits)
+        return student, teacher
+
+    def _of(self, student_logits: Tensor, teacher_logits: Tensor) -> Array:
         config = self._config
-        logits = np.stack((student_logits.detach().cpu().numpy(), teacher_logits.detach().cpu().numpy()))
+        logits = np.stack((student_logits.cpu().numpy(), teacher_logits.cpu().numpy()))
         logits -= logits.max(2, keepdims=True)
         log_p = logits - np.log(np.exp(logits).sum(2, keepdims=True))
         p = np.exp(log_p)
@@ -48,8 +56,7 @@ class LogitGradient:
             by_logit[1, np.arange(len(p[1])), p[1].argmax(1)] += config.uncertainty
         by_logit += p * (by_probability - (p * by_probability).sum(2, keepdims=True) + self._along_p)
         by_logit *= self._weights[:, None]
-        gradient = torch.from_numpy(by_logit).to(student_logits)
-        return gradient[0], gradient[1]
+        return by_logit
 
 
 def _divergence(log_p: Array, p: Array, config: RecallConfig) -> tuple[Array, Array]:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from . import objectives
 from .distinct import counted, distinct
-from .errors import ConfigError, DivergedError
+from .errors import DivergedError
 from .objectives import Divergence
+from .settings import check_choices, check_counts, check_not_negative, check_positive
 
 TERMS = (
     "divergence",
@@ -79,15 +80,10 @@ class RecallConfig:
     """Run teacher and student at once where a core is to spare; not worth it for networks of a few small layers."""
 
     def __post_init__(self) -> None:
-        for name in ("images", "steps"):
-            if not 1 <= getattr(self, name) <= 10**6:
-                raise ConfigError(f"learner.{name} is {getattr(self, name)}; expected 1 to 1,000,000")
-        if not (math.isfinite(self.recall_rate) and self.recall_rate > 0):
-            raise ConfigError(f"learner.recall_rate is {self.recall_rate}; expected a number above 0")
-        for name in ("divergence_weight", *TERMS[1:]):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"learner.{name} is {value}; expected a number of at least 0")
+        check_choices(self, "learner")
+        check_counts(self, "learner", "images", "steps")
+        check_positive(self, "learner", "recall_rate")
+        check_not_negative(self, "learner", "divergence_weight", *TERMS[1:])
 
     def signed_weights(self) -> dict[str, float]:
         """The factor of every term in the objective; regularisers count against it."""
@@ -191,7 +187,10 @@ def recall(
         with counted(student, start.multiplicities), counted(teacher, start.multiplicities):
             student_logits, teacher_logits = student(images), teacher(images)
         terms = objective_terms(student_logits, teacher_logits, images, present_classes, config, start.weights)
-        (gradient,) = torch.autograd.grad(objective(terms, config), images)
+        total = objective(terms, config)
+        if not bool(total.isfinite()):
+            break
+        (gradient,) = torch.autograd.grad(total, images)
         # An image that counts twice has twice the gradient of one of its copies, and moves as that copy would.
         images = images + config.recall_rate * gradient / per_image(start.counts, images)
     return replace(start, images=images.detach()), term_values(terms, config)
@@ -203,7 +202,10 @@ def term_values(terms: dict[str, Tensor], config: RecallConfig) -> dict[str, flo
     for name, factor in config.signed_weights().items():
         if factor and not math.isfinite(values[name]):
             raise DivergedError(f"the term {name} of the recall objective", values[name])
-    return values | {"objective": float(objective(terms, config).detach())}
+    total = float(objective(terms, config).detach())
+    if not math.isfinite(total):
+        raise DivergedError("the recall objective", total)
+    return values | {"objective": total}
 
 
 def per_image(values: Tensor, images: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from .data import Dataset, Split
 from .errors import ConfigError
+from .settings import check_counts
 
-LARGEST = 10**6  # of any count in a config: beyond it lies a slip of the finger
 Indices: TypeAlias = NDArray[np.int64]
 
 
@@ -45,9 +45,7 @@ class StreamConfig:
     """All classes shuffled together as a single task, the upper bound of the paper's tables."""
 
     def __post_init__(self) -> None:
-        for name in ("classes_per_task", "batch_size", "passes"):
-            if not 1 <= getattr(self, name) <= LARGEST:
-                raise ConfigError(f"stream.{name} is {getattr(self, name)}; expected 1 to {LARGEST:,}")
+        check_counts(self, "stream", "classes_per_task", "batch_size", "passes")
         if self.order_seed is not None and self.order_seed < 0:
             raise ConfigError(f"stream.order_seed is {self.order_seed}; expected at least 0")
 

@@ -154,7 +154,6 @@ def test_impossible_lags_are_refused(settings: dict[str, int], part: str) -> Non
     assert part in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="a policy that is none of the three is taken for boundary")
 def test_policy_that_is_no_choice_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"learner\.lag\.policy is"):
         LagConfig(policy="evry")  # type: ignore[arg-type]

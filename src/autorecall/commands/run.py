@@ -78,6 +78,8 @@ def parse(arguments: Sequence[str]) -> Arguments:
     """The arguments, with the preset or config that is named in them as defaults."""
     file = _option(arguments, "--config")
     named = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if file is not None and named is not None:
+        raise ConfigError(f"both the preset {named!r} and --config are given; expected one of them")
     if file is None:
         name = named or DEFAULT
         parsed = _parse(arguments, name, preset(name).config)
@@ -88,8 +90,8 @@ def parse(arguments: Sequence[str]) -> Arguments:
     if not isinstance(stored, str) or not re.fullmatch("[a-z0-9-]+/[a-z0-9-]+", stored):
         raise ConfigError(f"{file} has the preset {stored!r}; expected a name such as {DEFAULT}")
     parsed = _parse(arguments, stored, from_json(values))
-    if named is not None or parsed.preset != stored:
-        raise ConfigError(f"both the preset {named or parsed.preset!r} and --config are given; expected one of them")
+    if parsed.preset != stored:
+        raise ConfigError(f"both the preset {parsed.preset!r} and --config are given; expected one of them")
     return parsed
 
 

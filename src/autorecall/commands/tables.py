@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +22,10 @@ from ..schema import differences
 from .text import printable
 
 HEADER = ("run", "seeds", "accuracy", "paper", "forgetting", "paper", "images", "MB", "parameters", "MB", "seconds")
+
+
+# Seeds are what a row averages over; the others say how numbers are computed, and change their last bits at most.
+SAME_ROW = ("seed", "threads", "device", "learner.side_by_side", "learner.engine", "learner.copies")
 
 
 @dataclass(frozen=True)
@@ -116,12 +120,9 @@ def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
 def _name(run: Run) -> str:
     if run.result.preset not in PRESETS:
         return run.result.preset
-    # Seeds are what a row averages over; threads and device change the last bits of a number at most.
-    usual = replace(
-        PRESETS[run.result.preset].config, seed=run.config.seed, threads=run.config.threads, device=run.config.device
-    )
-    changed = differences(run.config, usual)
-    return " ".join([run.result.preset, *(f"{name}={value}" for name, value in changed.items())])
+    changed = differences(run.config, PRESETS[run.result.preset].config)
+    shown = [f"{name}={value}" for name, value in changed.items() if name not in SAME_ROW]
+    return " ".join([run.result.preset, *shown])
 
 
 def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ from ..distinct import obstacle
 from ..errors import ConfigError, InputError
 from ..objectives import soft_cross_entropy
 from ..recall import TERMS, RecallConfig, Recalled, initial_images, recall
+from ..settings import check_counts, check_not_negative, check_positive
 from .base import Learner, finite
-from .settings import not_negative, positive
 from .teacher import LagConfig, TaughtLearner
 
 
@@ -57,12 +57,11 @@ class ARMConfig(RecallConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(learning_rate=self.learning_rate)
-        not_negative(recalled_weight=self.recalled_weight, real_weight=self.real_weight)
+        check_positive(self, "learner", "learning_rate")
+        check_not_negative(self, "learner", "recalled_weight", "real_weight")
+        check_counts(self, "learner", "repeats")
         if self.recalled_weight == 0 and self.real_weight == 0:
             raise ConfigError("learner.recalled_weight and learner.real_weight are both 0; expected one above 0")
-        if not 1 <= self.repeats <= 10**6:
-            raise ConfigError(f"learner.repeats is {self.repeats}; expected 1 to 1,000,000")
 
     def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
         """The learner of a run, its lag taken from the stream."""
@@ -90,7 +89,9 @@ class ARM(TaughtLearner):
     ) -> None:
         self.config = config or ARMConfig()
         super().__init__(network, self.config.lag, self.config.learning_rate, optimizer, seed)
-        self.side_by_side = SideBySide(self._device(), self.config.side_by_side)
+        # Networks that draw random numbers would draw them in a race.
+        at_once = self.config.side_by_side and obstacle(network) is None
+        self.side_by_side = SideBySide(self._device(), at_once)
         self.on_recall: Callable[[Recollection], None] | None = None
         """Called with every recalled batch. The learner itself keeps none: it holds no image between two batches."""
         self._said_why = False
@@ -103,6 +104,8 @@ class ARM(TaughtLearner):
                 f"learner.total_variation is {config.total_variation} but inputs have shape {tuple(x.shape[1:])}, not "
                 "(channels, height, width); set it to 0, or give images as images"
             )
+        if config.images == 1:
+            self.check_single(x, "learner.images=1")
         teacher = self.teacher.follow(self.network, y)
         numbers = {"loss": self.descend(F.cross_entropy(self.network(x), y), "the loss on the real batch")}
         if teacher is None:
@@ -145,7 +148,7 @@ class ARM(TaughtLearner):
     def _descend_together(self, losses: list[Tensor], keep_gradients: bool) -> None:
         """One optimizer step down the sum of losses."""
         if not keep_gradients:
-            self.optimizer.zero_grad(set_to_none=True)
+            self._clear_gradients()
         if len(losses) == 2 and not keep_gradients:
             # Their graphs share nothing but parameters, and a sum of two does not depend on which comes first.
             self.side_by_side.both(losses[0].backward, losses[1].backward)

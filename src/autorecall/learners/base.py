@@ -6,10 +6,9 @@ stopped being finite end the step. A method's own file holds nothing but its ide
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -54,16 +53,20 @@ class Learner(ABC):
         self.optimizer = optimizer or torch.optim.SGD(trained, lr=learning_rate)
         self.generator = torch.Generator().manual_seed(seed)
         self.classes = 0  # number of outputs, known from the first batch on
+        self._known_shapes: set[torch.Size] = set()  # that the network is known to take
         # Convolutions of few images are 1.4 to 1.8 times as fast with the channels of a pixel side by side.
         self._channels_last = any(isinstance(module, nn.Conv2d) for module in network.modules())
 
     def observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """Learn from one batch of the stream; return the numbers of this step, the same names at every step."""
         x, y = self._checked(x, y)
-        with training(self.network), _whole_or_nothing(self.network, x):
-            numbers = self.learn(x, y)
-        self.optimizer.zero_grad(set_to_none=True)
-        return numbers
+        with training(self.network), torch.enable_grad():
+            try:
+                if len(x) == 1:
+                    self.check_single(x, "a batch of one input")
+                return self.learn(x, y)
+            finally:
+                self._clear_gradients()
 
     @abstractmethod
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -94,18 +97,36 @@ class Learner(ABC):
     def load_state_dict(self, state: State) -> None:
         """Take back what `state_dict` gave, into a learner made with the same network and config."""
         self.network.load_state_dict(mapping(state["network"]))
-        self.optimizer.load_state_dict(with_number_keys(mapping(state["optimizer"])))
+        # Copied, because an optimizer goes on to change the tensors it is given.
+        self.optimizer.load_state_dict(copy.deepcopy(with_number_keys(mapping(state["optimizer"]))))
         self.generator.set_state(tensor(state["generator"]))
         self.classes = integer(state["classes"])
+        self._known_shapes.clear()
 
     def descend(self, loss: Tensor, name: str, keep_gradients: bool = False) -> float:
         """One optimizer step down a loss; `keep_gradients` adds its gradient to those of the step before."""
         value = finite(loss, name)
         if not keep_gradients:
-            self.optimizer.zero_grad(set_to_none=True)
+            self._clear_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return value
+
+    def check_single(self, x: Tensor, what: str) -> None:
+        """Refuse a single input where batch-norm cannot take one, by a trial pass that leaves nothing behind."""
+        found = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
+        try:
+            with torch.no_grad(), torch.random.fork_rng():
+                self.network(x[:1])
+        except ValueError as error:
+            raise InputError(f"{what} is too small for this network ({error}); use two or more") from error
+        finally:
+            for buffer, value in found:
+                buffer.copy_(value)
+
+    def _clear_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.network.zero_grad(set_to_none=True)  # the user's optimizer may hold only a part of it
 
     def _laid_out(self, x: Tensor) -> Tensor:
         """The same values in the memory layout that this network is fastest with."""
@@ -128,8 +149,9 @@ class Learner(ABC):
         if not bool(x.isfinite().all()):
             raise InputError("x has NaN or infinite values; remove or repair these inputs before observe")
         x, y = self._laid_out(x.detach().to(self._device())), y.detach().to(self._device(), torch.int64)
-        if self.classes == 0:
+        if x.shape[1:] not in self._known_shapes:
             self.classes = count_outputs(self.network, x)
+            self._known_shapes.add(x.shape[1:])
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= self.classes:
             wrong = low if low < 0 else high
@@ -160,20 +182,3 @@ def finite(value: Tensor, name: str) -> float:
     if not math.isfinite(number):
         raise DivergedError(name, number)
     return number
-
-
-@contextmanager
-def _whole_or_nothing(network: nn.Module, x: Tensor) -> Iterator[None]:
-    """Batch-norm refuses a batch of one whose features are 1×1: say so, and undo what earlier layers already noted."""
-    if len(x) > 1:
-        yield
-        return
-    found = [(buffer, buffer.clone()) for buffer in network.buffers()]
-    try:
-        yield
-    except ValueError as error:
-        for buffer, value in found:
-            buffer.copy_(value)
-        raise InputError(
-            f"a batch of one input is too small for this network ({error}); give batches of two or more"
-        ) from error

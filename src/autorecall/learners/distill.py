@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..settings import check_positive
 from .base import Learner
-from .settings import positive
 from .teacher import LagConfig, TaughtLearner
 
 
@@ -35,7 +35,7 @@ class DistillConfig:
     """When the teacher becomes a fresh copy of the student."""
 
     def __post_init__(self) -> None:
-        positive(learning_rate=self.learning_rate, weight=self.weight)
+        check_positive(self, "learner", "learning_rate", "weight")
 
     def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
         """The learner of a run, its lag taken from the stream."""

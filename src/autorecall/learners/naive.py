@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..settings import check_positive
 from .base import Learner
-from .settings import positive
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class NaiveConfig:
     """η0, the rate of the SGD step."""
 
     def __post_init__(self) -> None:
-        positive(learning_rate=self.learning_rate)
+        check_positive(self, "learner", "learning_rate")
 
     def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
         """The learner of a run."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from ..settings import check_choices, check_counts
 from .base import Learner, Memory
 from .state import State, integer, mapping
 
@@ -37,12 +38,12 @@ class LagConfig:
     """Fewest batches between two copies (policy novel), so that late classes of one task do not refresh it again."""
 
     def __post_init__(self) -> None:
+        check_choices(self, "learner.lag")
+        check_counts(self, "learner.lag", "spacing")
         if self.every is not None and self.every < 1:
             raise ConfigError(f"learner.lag.every is {self.every}; expected at least 1 batch")
         if self.start is not None and self.start < 0:
             raise ConfigError(f"learner.lag.start is {self.start}; expected at least 0 batches")
-        if self.spacing < 1:
-            raise ConfigError(f"learner.lag.spacing is {self.spacing}; expected at least 1 batch")
 
     def for_stream(self, task_lengths: Sequence[int]) -> LagConfig:
         """T and the start of recall from the stream, where they are left open.
@@ -82,6 +83,9 @@ class Teacher:
             self.copied_at = self.batches
         self.seen |= new_classes
         self.boundary_ahead = False
+        if self.network is not None:
+            for mine, theirs in zip(self.network.modules(), student.modules(), strict=True):
+                mine.training = theirs.training  # parts that the user froze since are frozen here as well
         start, now = self.config.start, self.batches
         self.batches += 1
         started = self.copies > 1 if start is None else now >= start
