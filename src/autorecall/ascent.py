@@ -1,7 +1,7 @@
 """The fast ascent: `recall.recall` with the same result, in a fraction of the time.
 
 Teacher and student meet only at the logits, so each runs forward and backward in a thread of its own; the gradient at
-the logits is in closed form; nothing but the images gets a gradient; terms are worked out at the last step alone.
+the logits is in closed form; nothing but the images gets a gradient.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from .distinct import counted
 from .errors import DivergedError
-from .gradients import LogitGradient, add_image_gradient
-from .recall import RecallConfig, Recalled, objective_terms, per_image, term_values
+from .gradients import gradient_of
+from .recall import RecallConfig, Recalled, term_values
 
 First = TypeVar("First")
 Second = TypeVar("Second")
@@ -74,33 +74,24 @@ def ascend(
     side_by_side: SideBySide,
 ) -> tuple[Recalled, dict[str, float]]:
     """S steps of ascent; see `recall.recall`, which does the same in plain words."""
-    images, counts, weights = start.images.detach(), start.multiplicities, start.weights
-    divisor = None if counts is None else per_image(counts.to(images), images)
-    gradient_at = LogitGradient(config, present_classes, weights, classes)
-    numbers: dict[str, float] = {}
-    for step in range(config.steps):
+    images, counts = start.images.detach(), start.multiplicities
+    gradient = gradient_of(start, present_classes, classes, config)
+    for _ in range(config.steps):
         ours, theirs = images.detach().requires_grad_(), images.detach().requires_grad_()
         student_logits, teacher_logits = side_by_side.both(
             partial(forward, student, ours, counts), partial(forward, teacher, theirs, counts)
         )
-        at_logits = gradient_at(student_logits, teacher_logits)
-        if at_logits is None or step == config.steps - 1:
-            with torch.no_grad():
-                terms = objective_terms(student_logits, teacher_logits, images, present_classes, config, weights)
-            numbers = term_values(terms, config)
+        at_logits = gradient.at_logits(student_logits, teacher_logits, images)
         if at_logits is None:
+            term_values(gradient.terms(), config)  # names the term, if it is one
             raise DivergedError("the gradient of the recall objective", math.nan)
+        at_student, at_teacher = at_logits
         # The teacher first: on one thread its weights are still in the cache, and then the student's for the next step.
-        gradient, other = side_by_side.both(
-            partial(_backward, teacher_logits, theirs, at_logits[1]),
-            partial(_backward, student_logits, ours, at_logits[0]),
+        by_teacher, by_student = side_by_side.both(
+            partial(_backward, teacher_logits, theirs, at_teacher), partial(_backward, student_logits, ours, at_student)
         )
-        gradient = gradient.add_(other)
-        if divisor is not None:
-            gradient.div_(divisor)
-        add_image_gradient(gradient, images, 1 / start.total, config)
-        images = torch.add(images, gradient, alpha=config.recall_rate)
-    return replace(start, images=images), numbers
+        images = gradient.step(images, by_student, by_teacher)
+    return replace(start, images=images), term_values(gradient.terms(), config)
 
 
 def forward(network: nn.Module, images: Tensor, counts: Tensor | None) -> Tensor:

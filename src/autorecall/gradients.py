@@ -1,90 +1,119 @@
-"""The gradient of the recall objective in closed form: what autograd would find through `objectives`, in a few passes.
+"""The gradient of the recall objective, at the logits and at the images, and the step along it.
 
-A gradient u with respect to probabilities p becomes p ⊙ (u − Σ p·u) with respect to logits. Logits are a handful of
-numbers, and numpy is several times as fast with those as torch. `objectives` is the oracle in the tests.
+`Plain` lets autograd find it through `objectives`. `Compiled` has it in closed form, in C: logits are a handful of
+numbers, for which a tensor operation costs a hundred times their arithmetic.
 """
 
 from __future__ import annotations
 
-import math
-from typing import TypeAlias
+from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from .recall import RecallConfig, per_image
+from .kernels import call, can_call
+from .objectives import Divergence
+from .recall import TERMS, RecallConfig, Recalled, objective, objective_terms, per_image
 
-Array: TypeAlias = NDArray[np.floating]
+KINDS: dict[Divergence, int] = {"mixture-first": 0, "jensen-shannon": 1, "cross-entropy": 2}
 
 
-class LogitGradient:
-    """∂ objective / ∂ logits, of student and teacher, for one batch: its weights and its present classes are fixed."""
+class Gradient(Protocol):
+    """How one batch ascends; `images` first go through both networks, then through these two methods."""
 
-    def __init__(self, config: RecallConfig, present_classes: Tensor, weights: Tensor, classes: int) -> None:
-        self._config = config
-        self._weights: Array = weights.cpu().numpy()
-        # Of −log p_y, averaged over the C classes present: p − 1/C at each of them.
-        avoidance = np.array([config.student_avoidance, config.teacher_avoidance], self._weights.dtype)
-        self._constant: Array = np.zeros((2, 1, classes), self._weights.dtype)
-        self._constant[:, 0, present_classes.cpu().numpy()] = -avoidance[:, None] / len(present_classes)
-        # Of log max p: 1 at the maximum, − p.
-        self._along_p: Array = (avoidance - (0, config.uncertainty)).reshape(2, 1, 1).astype(self._weights.dtype)
+    def at_logits(self, student_logits: Tensor, teacher_logits: Tensor, images: Tensor) -> tuple[Tensor, Tensor] | None:
+        """∂ objective / ∂ logits, of the student and of the teacher; None where that is not finite."""
 
-    def __call__(self, student_logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The gradients where the logits are these, of the student and of the teacher; None if they are not finite."""
-        with np.errstate(all="ignore"):
-            gradient = self._of(student_logits.detach(), teacher_logits.detach())
-        if not np.isfinite(gradient).all():
-            return None
-        student, teacher = torch.from_numpy(gradient).to(student_logits)
-        return student, teacher
+    def step(self, images: Tensor, by_student: Tensor, by_teacher: Tensor) -> Tensor:
+        """The images after one step, given what the two networks made of those gradients."""
 
-    def _of(self, student_logits: Tensor, teacher_logits: Tensor) -> Array:
+    def terms(self) -> dict[str, Tensor]:
+        """Every term of the objective before the last step."""
+
+
+def gradient_of(start: Recalled, present_classes: Tensor, classes: int, config: RecallConfig) -> Gradient:
+    """The fastest that works here."""
+    x = start.images
+    dense = x.is_contiguous() or (x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last))
+    return (Compiled if can_call(x) and dense else Plain)(start, present_classes, classes, config)
+
+
+class Plain:
+    """By autograd, on logits and images cut off from the networks."""
+
+    def __init__(self, start: Recalled, present_classes: Tensor, classes: int, config: RecallConfig) -> None:
+        self._start, self._present_classes, self._config = start, present_classes, config
+        self._terms: dict[str, Tensor] = {}
+        self._at_images: Tensor | None = None
+
+    def at_logits(self, student_logits: Tensor, teacher_logits: Tensor, images: Tensor) -> tuple[Tensor, Tensor] | None:
+        """∂ objective / ∂ logits, of the student and of the teacher; None where that is not finite."""
+        s, t, x = (tensor.detach().requires_grad_() for tensor in (student_logits, teacher_logits, images))
+        terms = objective_terms(s, t, x, self._present_classes, self._config, self._start.weights)
+        total = objective(terms, self._config)
+        self._terms = {name: term.detach() for name, term in terms.items()}
+        at = torch.autograd.grad(total, (s, t, x), allow_unused=True, materialize_grads=True)
+        self._at_images = at[2]
+        return (at[0], at[1]) if bool(total.isfinite()) else None
+
+    def step(self, images: Tensor, by_student: Tensor, by_teacher: Tensor) -> Tensor:
+        """The images after one step, given what the two networks made of those gradients."""
+        assert self._at_images is not None
+        gradient = (by_student + by_teacher + self._at_images) / per_image(self._start.counts, images)
+        return images + self._config.recall_rate * gradient
+
+    def terms(self) -> dict[str, Tensor]:
+        """Every term of the objective before the last step."""
+        return self._terms
+
+
+class Compiled:
+    """In closed form. The arithmetic is explained beside it, in _kernels.c."""
+
+    def __init__(self, start: Recalled, present_classes: Tensor, classes: int, config: RecallConfig) -> None:
+        x = start.images
+        self._config, self._total = config, start.total
+        self._weights, self._counts = start.weights, start.counts.to(x)
+        self._present = x.new_zeros(classes)
+        self._present[present_classes] = 1 / len(present_classes)
+        self._work, self._found = x.new_empty(5, classes), x.new_zeros(len(TERMS))
+        self._names = TERMS if x.dim() == 4 else TERMS[:-1]
+
+    def at_logits(self, student_logits: Tensor, teacher_logits: Tensor, images: Tensor) -> tuple[Tensor, Tensor] | None:
+        """∂ objective / ∂ logits, of the student and of the teacher; None where that is not finite."""
         config = self._config
-        logits = np.stack((student_logits.cpu().numpy(), teacher_logits.cpu().numpy()))
-        logits -= logits.max(2, keepdims=True)
-        log_p = logits - np.log(np.exp(logits).sum(2, keepdims=True))
-        p = np.exp(log_p)
-        by_probability, by_logit = _divergence(log_p, p, config)
-        if config.diversity:  # of the entropy of Σ w p; the constant −1 cancels within a softmax
-            mean = self._weights @ p[1]
-            by_probability[1] -= config.diversity * np.log(np.maximum(mean, np.finfo(mean.dtype).tiny))
-        by_logit += self._constant
-        if config.uncertainty:
-            by_logit[1, np.arange(len(p[1])), p[1].argmax(1)] += config.uncertainty
-        by_logit += p * (by_probability - (p * by_probability).sum(2, keepdims=True) + self._along_p)
-        by_logit *= self._weights[:, None]
-        return by_logit
+        student, teacher = (
+            logits.detach().to(images.dtype).contiguous() for logits in (student_logits, teacher_logits)
+        )
+        at_student, at_teacher = torch.empty_like(student), torch.empty_like(teacher)
+        all_finite = call(
+            "logit_gradient",
+            (student, teacher, self._weights, self._present, at_student, at_teacher, self._work, self._found),
+            *(*student.shape, KINDS[config.divergence], config.divergence_weight),
+            *(config.teacher_avoidance, config.student_avoidance, config.diversity, config.uncertainty),
+        )
+        return (at_student.to(student_logits), at_teacher.to(teacher_logits)) if all_finite else None
+
+    def step(self, images: Tensor, by_student: Tensor, by_teacher: Tensor) -> Tensor:
+        """The images after one step, given what the two networks made of those gradients."""
+        config, stepped = self._config, torch.empty_like(images)
+        by_student, by_teacher = (_like(gradient, images) for gradient in (by_student, by_teacher))
+        shape, strides = images.shape[1:], images.stride()
+        if images.dim() != 4:  # no rows and columns to compare
+            shape, strides = torch.Size((1, 1, images[0].numel())), (images[0].numel(), 0, 0, 1)
+        call(
+            "ascent_step",
+            (images, by_student, by_teacher, stepped, self._counts, self._found[5:]),
+            *(len(images), *shape, *strides, self._total, config.recall_rate),
+            *(config.l2_norm, config.total_variation),
+        )
+        return stepped
+
+    def terms(self) -> dict[str, Tensor]:
+        """Every term of the objective before the last step."""
+        return dict(zip(self._names, self._found, strict=False))
 
 
-def _divergence(log_p: Array, p: Array, config: RecallConfig) -> tuple[Array, Array]:
-    """The gradient of D with respect to probabilities, and what is left of it that acts on the logits directly."""
-    weight = config.divergence_weight
-    if config.divergence == "cross-entropy":  # −Σ p log p', with p' of the student
-        none = np.zeros_like(p[0])
-        return np.stack((none, -weight * log_p[0])), np.stack((weight * (p[0] - p[1]), none))
-    log_m = np.logaddexp(log_p[0], log_p[1]) - math.log(2)
-    if config.divergence == "jensen-shannon":  # ½·(log p − log m)
-        return 0.5 * weight * (log_p - log_m), np.zeros_like(p)
-    # mixture-first: ½·(log m − ½·(log p + log p') + 1 − m/p), where p ⊙ m/p = m needs no division.
-    common = 0.5 * weight * (log_m - 0.5 * (log_p[0] + log_p[1]))
-    return np.stack((common, common)), 0.5 * weight * (p - np.exp(log_m))
-
-
-def add_image_gradient(gradient: Tensor, images: Tensor, share: float, config: RecallConfig) -> None:
-    """Add −λ5·∂L2 − λ6·∂TV of images that each count `share` in the means."""
-    flat = images.flatten(1)
-    if config.l2_norm:
-        norms = torch.linalg.vector_norm(flat, dim=1).clamp_min(torch.finfo(flat.dtype).tiny)
-        factors = (-config.l2_norm * share / flat.shape[1]) / norms
-        gradient.addcmul_(images, per_image(factors, images))
-    if config.total_variation:
-        for dimension in (2, 3):
-            steps = images.diff(dim=dimension)
-            if steps[0].numel():
-                factor = 4 * config.total_variation * share / steps[0].numel()
-                length = steps.shape[dimension]
-                gradient.narrow(dimension, 0, length).add_(steps, alpha=factor)
-                gradient.narrow(dimension, 1, length).sub_(steps, alpha=factor)
+def _like(gradient: Tensor, images: Tensor) -> Tensor:
+    """A gradient in the memory layout of the images."""
+    return gradient if gradient.stride() == images.stride() else torch.empty_like(images).copy_(gradient)

@@ -5,19 +5,16 @@
 where α is an image's share of the batch over its pixels. The gradient is ∂x = γ·r·(g − α·Σ g − α·r²·d·Σ g·d).
 
 `_InTorch` says so in torch operations, and works everywhere; `_Compiled` does the same in C on a CPU, where it saves a
-quarter of a recall. It is compiled when the package is installed, and left out where there is no compiler.
+quarter of a recall.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
-from collections.abc import Callable
-from functools import cache
-
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
+
+from .kernels import call, can_call
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
@@ -92,8 +89,8 @@ class _Compiled(torch.autograd.Function):
         images, channels = x.shape[:2]
         y, work = torch.empty_like(x), x.new_empty(5, channels)
         running = (layer.running_mean, layer.running_var, layer.num_batches_tracked) if moves else (None, None, None)
-        _call(
-            "forward",
+        call(
+            "norm_forward",
             (x, y, shares, weight, bias, work, *running),
             *(images, x[0, 0].numel(), channels),
             *(layer.eps, -1.0 if layer.momentum is None else layer.momentum, values),
@@ -108,38 +105,15 @@ class _Compiled(torch.autograd.Function):
             g = g.contiguous(memory_format=torch.channels_last)
         images, channels = x.shape[:2]
         gx, sums = torch.empty_like(x), x.new_empty(4, channels)
-        _call("backward", (g, x, gx, shares, work, sums), images, x[0, 0].numel(), channels)
+        call("norm_backward", (g, x, gx, shares, work, sums), images, x[0, 0].numel(), channels)
         affine = (None, None) if weight is None else (sums[0], sums[1])
         return gx, *affine, None, None, None, None
-
-
-@cache
-def _kernels() -> dict[tuple[str, torch.dtype], Callable[..., None]]:
-    """The C functions by name and number type; none where the package was installed without a compiler."""
-    found = importlib.util.find_spec("autorecall._weighted_norm")
-    if found is None or found.origin is None:
-        return {}
-    library, kernels = ctypes.CDLL(found.origin), dict[tuple[str, torch.dtype], Callable[..., None]]()
-    for kind, dtype in (("float", torch.float32), ("double", torch.float64)):
-        forward, backward = library[f"forward_{kind}"], library[f"backward_{kind}"]
-        forward.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int64] * 3 + [ctypes.c_double] * 3
-        backward.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 3
-        forward.restype = backward.restype = None
-        kernels |= {("forward", dtype): forward, ("backward", dtype): backward}
-    return kernels
-
-
-def _call(name: str, tensors: tuple[Tensor | None, ...], *numbers: float) -> None:
-    assert tensors[0] is not None
-    kernel = _kernels()[name, tensors[0].dtype]
-    kernel(*(None if tensor is None else tensor.data_ptr() for tensor in tensors), *numbers)
 
 
 def _can_compile(layer: BatchNorm, x: Tensor) -> bool:
     kept = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
     return (
-        x.device.type == "cpu"
-        and ("forward", x.dtype) in _kernels()
+        can_call(x)
         and _pixels_together(x)
         and all(tensor is None or (tensor.dtype == x.dtype and tensor.is_contiguous()) for tensor in kept)
     )
