@@ -145,8 +145,9 @@ def print_peak(images: int, iterations: int, tasks: int) -> None:
     config = PRESETS["cifar10/arm"].config
     lag = LagConfig("every", max(1, iterations // tasks), start=0)
     learner = _arm(config, replace(_recalling(config.learner), images=images, lag=lag))
-    for _ in range(iterations):
-        learner.observe(torch.rand(10, 3, 32, 32), torch.arange(10))
+    with limited_threads(max(1, cores() // 2)):
+        for _ in range(iterations):
+            learner.observe(torch.rand(10, 3, 32, 32), torch.arange(10))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 

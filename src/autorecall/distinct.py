@@ -41,7 +41,7 @@ def obstacle(network: nn.Module) -> str | None:
     """
     for name, module in network.named_modules():
         kind = type(module)
-        silent = isinstance(module, DROPOUT) and (not module.training or module.p == 0)
+        silent = kind in DROPOUT and (not module.training or getattr(module, "p", 1) == 0)
         known = kind in ALONE or kind in WEIGHTED or silent or vars(kind).get("treats_images_alone", False)
         if not known:
             return f"{kind.__name__} ({name})" if name else kind.__name__
@@ -62,6 +62,7 @@ def distinct(origins: Tensor) -> tuple[Tensor, Tensor]:
 def counted(network: nn.Module, counts: Tensor | None) -> Iterator[None]:
     """Inside, a batch given to the network counts as if image k occurred counts[k] times; None: each of them once."""
     layers = [m for m in network.modules() if isinstance(m, WEIGHTED) and _uses_batch(m)] if counts is not None else []
+    found = [vars(layer).get("forward") for layer in layers]
     if counts is not None and layers:
         total = int(counts.sum())
         shares = counts.to(next(network.parameters())) / total
@@ -71,8 +72,10 @@ def counted(network: nn.Module, counts: Tensor | None) -> Iterator[None]:
     try:
         yield
     finally:
-        for layer in layers:
+        for layer, forward in zip(layers, found, strict=True):
             vars(layer).pop("forward", None)
+            if forward is not None:
+                vars(layer)["forward"] = forward
 
 
 def _uses_batch(layer: nn.Module) -> bool:

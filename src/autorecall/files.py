@@ -68,6 +68,6 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or "it is no folder"
-        raise AutorecallError(f"cannot create the folder {path}: {reason}; choose another with --out") from error
+        raise AutorecallError(f"cannot create the folder {path}: {reason}; choose another") from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise AutorecallError(f"cannot write to the folder {path}: permission denied; choose another with --out")
+        raise AutorecallError(f"cannot write to the folder {path}: permission denied; choose another")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
+from .errors import InputError
 from .kernels import call, can_call
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
@@ -21,12 +22,17 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 def weighted_batch_norm(layer: BatchNorm, shares: Tensor, total: int, x: Tensor) -> Tensor:
     """A batch-norm layer in train mode on images that each count by their share of a batch of `total` images."""
+    if len(x) != len(shares):
+        raise InputError(
+            f"a batch-norm layer got {len(x)} inputs for {len(shares)} images, so they cannot be counted; "
+            "use copies='keep' for this network"
+        )
     values = total * x[0, 0].numel()
     if values <= 1:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
     moves = layer.training and layer.running_mean is not None
     kind = _Compiled if _can_compile(layer, x) else _InTorch
-    y: Tensor = kind.apply(x, layer.weight, layer.bias, shares, layer, moves, values)  # type: ignore[no-untyped-call]
+    y: Tensor = kind.apply(x, layer.weight, layer.bias, shares.to(x), layer, moves, values)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -70,8 +76,8 @@ class _InTorch(torch.autograd.Function):
         slope, offset = alpha * (-scale * inverse.square() * sum_gd), alpha * (-scale * sum_g)
         gx = torch.addcmul(_per_channel(offset, g), centred, _per_channel(slope, g))
         gx.addcmul_(g, _per_channel(scale, g))
-        affine = (None, None) if weight is None else (sum_gd * inverse, sum_g)
-        return gx, *affine, None, None, None, None
+        wanted = ctx.needs_input_grad  # type: ignore[attr-defined]
+        return gx, sum_gd * inverse if wanted[1] else None, sum_g if wanted[2] else None, None, None, None, None
 
 
 class _Compiled(torch.autograd.Function):
@@ -95,19 +101,19 @@ class _Compiled(torch.autograd.Function):
             *(images, x[0, 0].numel(), channels),
             *(layer.eps, -1.0 if layer.momentum is None else layer.momentum, values),
         )
-        ctx.save_for_backward(x, weight, shares, work)  # type: ignore[arg-type]
+        ctx.save_for_backward(x, shares, work)
         return y
 
     @staticmethod
     def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, shares, work = ctx.saved_tensors  # type: ignore[attr-defined]
+        x, shares, work = ctx.saved_tensors  # type: ignore[attr-defined]
         if not _pixels_together(g):
-            g = g.contiguous(memory_format=torch.channels_last)
+            g = g.contiguous(memory_format=torch.channels_last if g.dim() == 4 else torch.contiguous_format)
         images, channels = x.shape[:2]
         gx, sums = torch.empty_like(x), x.new_empty(4, channels)
         call("norm_backward", (g, x, gx, shares, work, sums), images, x[0, 0].numel(), channels)
-        affine = (None, None) if weight is None else (sums[0], sums[1])
-        return gx, *affine, None, None, None, None
+        wanted = ctx.needs_input_grad  # type: ignore[attr-defined]
+        return gx, sums[0] if wanted[1] else None, sums[1] if wanted[2] else None, None, None, None, None
 
 
 def _can_compile(layer: BatchNorm, x: Tensor) -> bool:

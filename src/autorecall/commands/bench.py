@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ..bench import Iterations, Report, Timing, measure
+from ..errors import ConfigError
 from ..files import make_folder, write_json
 
 
@@ -30,10 +31,12 @@ def _bench(json: Path | None = None) -> None:
         json: Write everything measured to this file, and the growth curves as a picture beside it, ending in .png.
     """
     if json is not None:
+        if json.is_dir() or json.suffix == ".png":
+            raise ConfigError(f"--json is {json}; expected a file that does not end in .png, such as bench.json")
         make_folder(json.parent)
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 120
+        console.width = 160
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True
     ) as bar:

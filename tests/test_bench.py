@@ -1,0 +1,424 @@
+"""`autorecall bench` with tiny numbers: what it measures, how it counts, and what the command prints and writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor, nn
+
+from autorecall import ARM, ARMConfig, Learner, bench, cli, data
+from autorecall.bench import Iterations, Report, Timing
+from autorecall.commands import bench as command
+from autorecall.data import from_arrays
+from autorecall.networks import MLPConfig, ResNet18Config
+from autorecall.presets import PRESETS
+
+CURVES = {
+    "M, recalled images": (4, 30),
+    "S, ascent steps": (1, 2),
+    "N, real images": (2, 5),
+    "classes": (10, 11),
+    "image size": (16, 24),
+}
+MADE = Report(
+    cifar10=Iterations(False, Timing(0.005, 0.004, 0.006), Timing(0.9, 0.85, 0.95), Timing(0.075, 0.07, 0.08)),
+    mnist=Iterations(True, Timing(0.002, 0.002, 0.003), Timing(0.06, 0.05, 0.07), Timing(0.03, 0.02, 0.04)),
+    growth_seconds={"M, recalled images": {10: Timing(0.5, 0.4, 0.6), 100: Timing(0.6, 0.5, 0.7)}},
+    peak_memory_mb={"M=10": 40.0, "M=1000": 41.0},
+    recall_fraction_of_peak=0.47,
+    help_seconds=0.08,
+    threads=2,
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The presets that are measured, with little to do, and no data of this machine."""
+    monkeypatch.delenv("AUTORECALL_DATA", raising=False)
+    monkeypatch.setenv("AUTORECALL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(bench, "CURVES", CURVES)
+    for dataset in ("cifar10", "mnist"):
+        for method in ("naive", "arm"):
+            preset = PRESETS[f"{dataset}/{method}"]
+            learner = preset.config.learner
+            if isinstance(learner, ARMConfig):
+                learner = replace(learner, images=learner.images // 5, steps=2)
+            config = replace(preset.config, network=MLPConfig((8,)), learner=learner)
+            monkeypatch.setitem(PRESETS, f"{dataset}/{method}", replace(preset, config=config))
+
+
+def ignore(*_: object) -> None:
+    """No progress."""
+
+
+# Summaries
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ([3.0], Timing(3.0, 3.0, 3.0)),
+        ([4.0, 1.0], Timing(2.5, 1.0, 4.0)),
+        ([3.0, 1.0, 2.0], Timing(2.0, 1.0, 3.0)),
+        ([5.0, 1.0, 4.0, 2.0, 3.0], Timing(3.0, 2.0, 4.0)),
+        ([float(n) for n in range(12, 0, -1)], Timing(6.5, 4.0, 9.0)),
+    ],
+)
+def test_timing_is_the_median_between_its_quartiles(seconds: list[float], expected: Timing) -> None:
+    assert Timing.of(seconds) == expected
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40))
+def test_half_of_all_times_lie_between_the_quartiles(seconds: list[float]) -> None:
+    timing = Timing.of(seconds)
+    assert timing.low <= timing.seconds <= timing.high
+    assert 2 * sum(timing.low <= each <= timing.high for each in seconds) >= len(seconds)
+    assert Timing.of(seconds[::-1]) == timing
+
+
+def test_ratios_are_those_of_the_medians() -> None:
+    assert MADE.cifar10.speedup_over_literal == pytest.approx(12)
+    assert MADE.cifar10.cost_over_naive == pytest.approx(15)
+
+
+def test_report_has_its_ratios_under_dotted_names_and_is_json() -> None:
+    values = json.loads(json.dumps(MADE.as_json(), allow_nan=False))
+    for name in ("cifar10", "mnist"):
+        measured = values[name]
+        arm, literal, naive = (measured[key]["seconds"] for key in ("arm", "literal", "naive"))
+        assert values[f"{name}.speedup_over_literal"] == measured["speedup_over_literal"] == literal / arm
+        assert values[f"{name}.cost_over_naive"] == measured["cost_over_naive"] == arm / naive
+    assert values["recall_fraction_of_peak"] == 0.47
+    assert values["help_seconds"] == 0.08
+    assert values["growth_seconds"]["M, recalled images"]["100"] == {"seconds": 0.6, "low": 0.5, "high": 0.7}
+    assert values["peak_memory_mb"] == {"M=10": 40.0, "M=1000": 41.0}
+
+
+# Iterations
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(("dataset", "real"), [("cifar10", False), ("mnist", True)])
+def test_without_cifar10_images_are_made_and_that_is_said(dataset: str, real: bool) -> None:
+    steps: list[None] = []
+    found = bench.iterations(dataset, rounds=2, literal_rounds=1, progress=lambda: steps.append(None))
+    assert found.real_data == real
+    assert len(steps) == 5 * 2 + 1 + 2
+    for timing in (found.naive, found.literal, found.arm):
+        assert 0 < timing.low <= timing.seconds <= timing.high < 10
+
+
+@pytest.mark.usefixtures("tiny")
+def test_with_cifar10_its_images_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (90, 3, 32, 32), dtype=np.uint8)
+    labels = np.arange(90) % 10
+    made = from_arrays((images, labels), (images, labels))
+    given: list[Tensor] = []
+
+    def load(name: str, may_download: bool = True) -> data.Dataset:
+        assert (name, may_download) == ("cifar10", False)
+        return made
+
+    def observe(learner: Learner, x: Tensor, y: Tensor) -> None:
+        given.append(x)
+
+    monkeypatch.setattr(data, "load", load)
+    monkeypatch.setattr(Learner, "observe", observe)
+    assert bench.iterations("cifar10", 1, 1, ignore).real_data
+    known = {(image / np.float32(255)).tobytes() for image in images}
+    assert all(image.numpy().tobytes() in known for x in given for image in x)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_contenders_take_turns_and_literal_arm_is_literal(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def observe(learner: Learner, x: Tensor, y: Tensor) -> None:
+        order.append(learner.config.engine + learner.config.copies if isinstance(learner, ARM) else "naive")
+
+    monkeypatch.setattr(Learner, "observe", observe)
+    bench.iterations("cifar10", 4, 2, ignore)
+    timed = order[-26:]
+    assert Counter(timed) == {"naive": 20, "fastauto": 4, "plainkeep": 2}
+    for half in (timed[:13], timed[13:]):
+        assert Counter(half) == {"naive": 10, "fastauto": 2, "plainkeep": 1}
+    assert set(order[:-26]) == set(timed)  # all are warmed up
+
+
+@pytest.mark.usefixtures("tiny")
+def test_every_timed_iteration_of_arm_recalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers: list[dict[str, float]] = []
+    learn = ARM.learn
+
+    def listening(learner: ARM, x: Tensor, y: Tensor) -> dict[str, float]:
+        numbers.append(learn(learner, x, y))
+        return numbers[-1]
+
+    monkeypatch.setattr(ARM, "learn", listening)
+    bench.iterations("mnist", 2, 1, ignore)
+    assert len(numbers) == 2 + 1 + 2 + 1  # timed and warm-up
+    assert all(np.isfinite(list(step.values())).all() for step in numbers)
+
+
+# Growth, memory and speed
+
+
+@pytest.mark.usefixtures("tiny")
+def test_growth_is_measured_for_every_size() -> None:
+    steps: list[None] = []
+    curves = bench.growth(lambda: steps.append(None), repeats=1)
+    assert {name: tuple(curve) for name, curve in curves.items()} == CURVES
+    assert all(0 < timing.seconds < 10 for curve in curves.values() for timing in curve.values())
+    assert len(steps) == 2 * len(CURVES)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_growth_varies_one_size_and_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images, steps, batch, classes and side, as the learner meets them."""
+    met: list[tuple[int, ...]] = []
+
+    def observe(learner: ARM, x: Tensor, y: Tensor) -> None:
+        classes = [module for module in learner.network.modules() if isinstance(module, nn.Linear)][-1].out_features
+        met.append((learner.config.images, learner.config.steps, len(x), classes, x.shape[-1]))
+        assert y.max() < classes
+
+    monkeypatch.setattr(Learner, "observe", observe)
+    bench.growth(ignore, repeats=1)
+    usual = (100, 10, 10, 10, 32)
+    expected = [
+        (*usual[:place], size, *usual[place + 1 :]) for place, sizes in enumerate(CURVES.values()) for size in sizes
+    ]
+    assert Counter(met) == {sizes: 2 * expected.count(sizes) for sizes in expected}
+
+
+def test_curves_cover_the_sizes_of_the_paper() -> None:
+    for sizes, usual in zip(bench.CURVES.values(), (100, 10, 10, 10, 32), strict=True):
+        assert usual in sizes
+        assert list(sizes) == sorted(set(sizes))
+
+
+def test_memory_is_counted_over_a_learner_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def peak(images: int, iterations: int, tasks: int) -> float:
+        asked.append((images, iterations, tasks))
+        return 300.0 + images * iterations + tasks
+
+    monkeypatch.setattr(bench, "_peak", peak)
+    steps: list[None] = []
+    found = bench.peak_memory(lambda: steps.append(None))
+    assert found == {"M=10": 50.0, "M=100": 500.0, "M=1000": 5000.0, "M=100, 10 tasks": 1009.0}
+    assert asked[0][1] == 0
+    assert len(steps) == len(asked) == 5
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(("iterations", "tasks", "copies"), [(0, 1, 0), (1, 1, 1), (4, 2, 2), (3, 3, 3)])
+def test_peak_is_printed_after_so_many_iterations_and_tasks(
+    iterations: int,
+    tasks: int,
+    copies: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learners: list[ARM] = []
+    learn = ARM.learn
+
+    def listening(learner: ARM, x: Tensor, y: Tensor) -> dict[str, float]:
+        learners.append(learner)
+        return learn(learner, x, y)
+
+    monkeypatch.setattr(ARM, "learn", listening)
+    bench.print_peak(10, iterations, tasks)
+    assert 10 < float(capsys.readouterr().out) < 100_000
+    assert len(learners) == iterations
+    assert not learners or learners[0].teacher.copies == copies
+
+
+def test_peak_of_a_process_of_its_own_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # or its threads wait for each other where the machine is busy
+    assert 50 < bench._peak(10, 1, 1) < 5000
+
+
+def test_help_takes_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "HELP_RUNS", 1)
+    assert 0 < bench.help_seconds() < 10
+
+
+@pytest.mark.usefixtures("tiny")
+def test_recall_is_not_faster_than_the_machine() -> None:
+    assert 0 < bench.recall_fraction_of_peak() < 1.2
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("steps", [1, 3])
+def test_operations_of_a_recall_are_those_of_its_passes(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recall that takes as long as the matrix product; forward and back, in two networks, of ten images."""
+    preset = PRESETS["cifar10/arm"]
+    recalling = preset.config.learner
+    assert isinstance(recalling, ARMConfig)
+    config = replace(preset.config, network=ResNet18Config(2), learner=replace(recalling, images=10, steps=steps))
+    monkeypatch.setitem(PRESETS, "cifar10/arm", replace(preset, config=config))
+    monkeypatch.setattr(bench, "_seconds", lambda work: 2.0)
+    operations = 4 * steps * sum(multiplications(config.network.build((3, 32, 32), 10), torch.rand(10, 3, 32, 32)))
+    assert bench.recall_fraction_of_peak() == pytest.approx(2 * operations / (2 * 2048**3))
+
+
+def multiplications(network: nn.Module, x: Tensor) -> list[int]:
+    """Of every convolution and linear layer in one pass."""
+    found: list[int] = []
+
+    def count(layer: nn.Module, _: object, y: Tensor) -> None:
+        assert isinstance(layer, nn.Conv2d | nn.Linear)
+        found.append(y.numel() * layer.weight[0].numel())
+
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            module.register_forward_hook(count)
+    network(x)
+    return found
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_whole_benchmark_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_seconds", lambda work: 0.5)
+    monkeypatch.setattr(bench, "_peak", lambda *_: 300.0)
+    monkeypatch.setattr(bench, "help_seconds", lambda: 0.1)
+    told: dict[str, list[float]] = {}
+    threads = torch.get_num_threads()
+    report = bench.measure(lambda what, share: told.setdefault(what, []).append(share))
+    assert torch.get_num_threads() == threads
+    assert all(shares == sorted(shares) for shares in told.values())
+    assert {(shares[0], shares[-1]) for shares in told.values()} == {(0, 1)}
+    assert report.cifar10.speedup_over_literal == report.mnist.cost_over_naive == 1
+    assert report.help_seconds == 0.1
+    json.dumps(report.as_json(), allow_nan=False)
+
+
+# The command
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    """Type `autorecall bench …`, which finds the made report at once."""
+
+    def measure(progress: Callable[[str, float], None]) -> Report:
+        progress("something", 0)
+        progress("something", 1)
+        return MADE
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "measure", measure)
+    return lambda *words: cli.dispatch(["bench", *words])
+
+
+def row(lines: list[str], name: str) -> list[str]:
+    """The cells of a printed table beside this name, put together where they take more than one line."""
+    split = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+    start = next(number for number, cells in enumerate(split) if cells[0] == name and len(cells) > 1)
+    cells = split[start]
+    for more in split[start + 1 :]:
+        if len(more) != len(cells) or more[0]:
+            break
+        cells = [f"{cell} {rest}".strip() for cell, rest in zip(cells, more, strict=True)]
+    return cells
+
+
+def test_bench_prints_tables(say: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert say() == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    lines = printed.out.splitlines()
+    assert row(lines, "CIFAR10") == [
+        "CIFAR10",
+        "5.0 (4.0-6.0)",
+        "900.0 (850.0-950.0)",
+        "75.0 (70.0-80.0)",
+        "15.0",
+        "12.0",
+        "made",
+    ]
+    assert row(lines, "MNIST")[-3:] == ["15.0", "2.0", "real"]
+    assert row(lines, "ms") == ["ms", "500", "600"]
+    for sentence in (
+        "peak memory over an idle learner, M=1000: 41 MB",
+        "recall reaches 47 % of the speed of a large matrix product",
+        "autorecall --help takes 0.08 s",
+    ):
+        assert sentence in lines
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bench_writes_its_numbers_and_a_picture(say: Callable[..., int], tmp_path: Path) -> None:
+    assert say("--json", "new/folder/costs.json") == 0
+    folder = tmp_path / "new" / "folder"
+    assert sorted(path.name for path in folder.iterdir()) == ["costs.json", "costs.png"]
+    assert json.loads((folder / "costs.json").read_text(encoding="utf-8")) == json.loads(json.dumps(MADE.as_json()))
+    with Image.open(folder / "costs.png") as picture:
+        assert picture.format == "PNG"
+        assert min(picture.size) > 100
+
+
+def not_at_all(progress: Callable[[str, float], None]) -> Report:
+    raise AssertionError("measured for two minutes, in vain")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "file/costs.json",
+        pytest.param(
+            "shut/costs.json",
+            marks=pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write anywhere"),
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
+    target: str,
+    say: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "measure", not_at_all)
+    (tmp_path / "file").touch()
+    (tmp_path / "shut").mkdir(mode=0o500)
+    assert say("--json", target) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (sentence,) = printed.err.splitlines()
+    assert sentence.startswith("autorecall: cannot ")
+    assert target.split("/")[0] in sentence
+
+
+def test_a_refused_folder_is_blamed_on_the_right_option(
+    say: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    say("--json", "file/costs.json")
+    assert "--out" not in capsys.readouterr().err
+
+
+def test_a_folder_in_place_of_the_file_is_refused_before_anything_is_measured(
+    say: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "measure", not_at_all)
+    (tmp_path / "folder").mkdir()
+    assert say("--json", "folder") == 2
+
+
+def test_numbers_survive_a_name_that_ends_like_the_picture(say: Callable[..., int], tmp_path: Path) -> None:
+    if say("--json", "costs.png") == 0:
+        assert json.loads((tmp_path / "costs.png").read_text(encoding="utf-8"))
