@@ -36,7 +36,7 @@ $(BIN)/python:
 	  echo "'$(PYTHON)' cannot make virtual environments: install its venv package (python3.11-venv on Debian)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: requirements.lock pyproject.toml | $(BIN)/python
+$(VENV)/.installed: requirements.lock pyproject.toml src/autorecall/_kernels.c | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -150,11 +150,10 @@ def test_contenders_take_turns_and_literal_arm_is_literal(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Learner, "observe", observe)
     bench.iterations("cifar10", 4, 2, ignore)
-    timed = order[-26:]
-    assert Counter(timed) == {"naive": 20, "fastauto": 4, "plainkeep": 2}
-    for half in (timed[:13], timed[13:]):
-        assert Counter(half) == {"naive": 10, "fastauto": 2, "plainkeep": 1}
-    assert set(order[:-26]) == set(timed)  # all are warmed up
+    # Timed, and twice before the first and after each turn of literal ARM, which comes twice a turn.
+    assert Counter(order) == {"naive": 20 + 6, "fastauto": 4 + 6, "plainkeep": 2 * 2}
+    first, second = (index for index, name in enumerate(order) if name == "plainkeep" and order[index - 1] == name)
+    assert Counter(order[first:second])["naive"] == 10 + 2  # spread evenly
 
 
 @pytest.mark.usefixtures("tiny")
@@ -168,11 +167,13 @@ def test_every_timed_iteration_of_arm_recalls(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(ARM, "learn", listening)
     bench.iterations("mnist", 2, 1, ignore)
-    assert len(numbers) == 2 + 1 + 2 + 1  # timed and warm-up
+    assert len(numbers) == 2 + 2 + 2 + 2  # ARM, its warm-up twice, and literal ARM with its own
     assert all(np.isfinite(list(step.values())).all() for step in numbers)
 
 
 # Growth, memory and speed
+
+linux_only = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells of peaks")
 
 
 @pytest.mark.usefixtures("tiny")
@@ -209,21 +210,23 @@ def test_curves_cover_the_sizes_of_the_paper() -> None:
         assert list(sizes) == sorted(set(sizes))
 
 
-def test_memory_is_counted_over_a_learner_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int, int]] = []
+@linux_only
+def test_memory_is_asked_of_a_process_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
 
-    def peak(images: int, iterations: int, tasks: int) -> float:
-        asked.append((images, iterations, tasks))
-        return 300.0 + images * iterations + tasks
+    def peak(images: int, iterations: int, tasks: int, literal: bool) -> float:
+        asked.append(images)
+        return 1000.0 * literal + images + tasks
 
     monkeypatch.setattr(bench, "_peak", peak)
     steps: list[None] = []
     found = bench.peak_memory(lambda: steps.append(None))
-    assert found == {"M=10": 50.0, "M=100": 500.0, "M=1000": 5000.0, "M=100, 10 tasks": 1009.0}
-    assert asked[0][1] == 0
+    shown = {"M=10": 11.0, "M=100": 101.0, "M=1000": 1001.0, "M=100, 10 tasks": 110.0, "literal, M=100": 1101.0}
+    assert found == shown
     assert len(steps) == len(asked) == 5
 
 
+@linux_only
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(("iterations", "tasks", "copies"), [(0, 1, 0), (1, 1, 1), (4, 2, 2), (3, 3, 3)])
 def test_peak_is_printed_after_so_many_iterations_and_tasks(
@@ -241,15 +244,15 @@ def test_peak_is_printed_after_so_many_iterations_and_tasks(
         return learn(learner, x, y)
 
     monkeypatch.setattr(ARM, "learn", listening)
-    bench.print_peak(10, iterations, tasks)
-    assert 10 < float(capsys.readouterr().out) < 100_000
+    bench.print_peak(10, iterations, tasks, False)
+    assert 0 <= float(capsys.readouterr().out) < 1000
     assert len(learners) == iterations
     assert not learners or learners[0].teacher.copies == copies
 
 
-def test_peak_of_a_process_of_its_own_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # or its threads wait for each other where the machine is busy
-    assert 50 < bench._peak(10, 1, 1) < 5000
+@linux_only
+def test_peak_of_a_process_of_its_own_is_read_back() -> None:
+    assert 10 < bench._peak(10, 1, 1, False) < 1000
 
 
 def test_help_takes_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +356,7 @@ def test_bench_prints_tables(say: Callable[..., int], capsys: pytest.CaptureFixt
     assert row(lines, "MNIST")[-3:] == ["15.0", "2.0", "real"]
     assert row(lines, "ms") == ["ms", "500", "600"]
     for sentence in (
-        "peak memory over an idle learner, M=1000: 41 MB",
+        "peak memory of an iteration, M=1000: 41 MB",
         "recall reaches 47 % of the speed of a large matrix product",
         "autorecall --help takes 0.08 s",
     ):

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from .data import from_folder as from_folder
     from .data import load as load
     from .errors import AutorecallError as AutorecallError
+    from .errors import ConfigError as ConfigError
+    from .errors import DataError as DataError
+    from .errors import DivergedError as DivergedError
+    from .errors import InputError as InputError
+    from .experiment import Observer as Observer
     from .experiment import Result as Result
     from .experiment import run as run
     from .learners import ARM as ARM
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
     from .learners import Memory as Memory
     from .learners import Naive as Naive
     from .learners import NaiveConfig as NaiveConfig
+    from .learners import Recollection as Recollection
+    from .networks import MLPConfig as MLPConfig
+    from .networks import ResNet18Config as ResNet18Config
     from .presets import PRESETS as PRESETS
     from .stream import Stream as Stream
     from .stream import StreamConfig as StreamConfig
@@ -37,8 +45,8 @@ if TYPE_CHECKING:
 _HOMES = {
     ".config": ("RunConfig",),
     ".data": ("Dataset", "from_arrays", "from_folder", "load"),
-    ".errors": ("AutorecallError",),
-    ".experiment": ("Result", "run"),
+    ".errors": ("AutorecallError", "ConfigError", "DataError", "DivergedError", "InputError"),
+    ".experiment": ("Observer", "Result", "run"),
     ".learners": (
         "ARM",
         "ARMConfig",
@@ -49,7 +57,9 @@ _HOMES = {
         "Memory",
         "Naive",
         "NaiveConfig",
+        "Recollection",
     ),
+    ".networks": ("MLPConfig", "ResNet18Config"),
     ".presets": ("PRESETS",),
     ".stream": ("Stream", "StreamConfig"),
 }

@@ -221,7 +221,7 @@ void NAMED(ascent_step, REAL)(const REAL *x, const REAL *g1, const REAL *g2, REA
         const REAL *image = x + k * per_image;
         REAL squares = 0, vertical = 0, horizontal = 0;
         for (int64_t i = 0; i < channels * height * width; i++) squares += image[i] * image[i];
-        REAL norm = SQRT(squares), shrink = -l2 * share / values / (norm > TINY ? norm : TINY);
+        REAL norm = SQRT(squares), shrink = squares > 0 ? -l2 * share / values / norm : 0;
         for (int64_t c = 0; c < channels; c++)
             for (int64_t i = 0; i < height; i++)
                 for (int64_t j = 0; j < width; j++) {

@@ -33,14 +33,14 @@ class SideBySide:
     one thread with the same settings every time, so results do not depend on their timing.
     """
 
-    def __init__(self, device: torch.device, wanted: bool = True) -> None:
-        self._wanted = wanted and device.type == "cpu"  # an accelerator has a queue of its own
+    def __init__(self) -> None:
+        self.wanted = True
         self._worker: ThreadPoolExecutor | None = None
         self._threads = 0
 
     def both(self, first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
         """The results of both."""
-        if not self._wanted or cores() < 2 * torch.get_num_threads():
+        if not self.wanted or cores() < 2 * torch.get_num_threads():
             return first(), second()
         if self._worker is None or self._threads != torch.get_num_threads():
             # A new thread takes torch's number of threads over from the last that set it.
@@ -53,9 +53,7 @@ class SideBySide:
             other.exception()  # never leave while the other is still at work on the same network
 
     def __deepcopy__(self, memo: dict[int, object]) -> SideBySide:
-        copied = SideBySide(torch.device("cpu"))
-        copied._wanted = self._wanted
-        return copied
+        return SideBySide()
 
 
 @cache

@@ -13,7 +13,7 @@ from .networks import NetworkConfig
 from .schema import decode
 from .stream import StreamConfig
 
-DatasetName = Literal["mnist", "mnist-full", "cifar10", "miniimagenet", "folder"]
+DatasetName = Literal["mnist", "mnist-full", "cifar10", "miniimagenet", "folder", "arrays"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class RunConfig:
     """Everything that decides the numbers of a run."""
 
     dataset: DatasetName
-    """mnist is the embedded MNIST-5k of the paper; folder is your own, one sub-folder of images a class."""
+    """mnist is the embedded MNIST-5k of the paper; folder is your own, one sub-folder of images a class;
+    arrays are given from Python."""
 
     network: NetworkConfig
     """The network that is trained."""

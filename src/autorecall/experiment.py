@@ -106,6 +106,8 @@ def run(
     moves a folder of the same name aside, where otherwise its files are replaced.
     """
     observer = observer or Observer()
+    if dataset.name != config.dataset:  # then the config alone does not say what was learned
+        config = replace(config, dataset="arrays", image_size=None)
     threads = config.threads or cores()
     # Batches are small: a network is no faster on many threads, and with half of them another can run beside it.
     with _own_random_state(config), limited_threads(max(1, threads // 2)):
@@ -113,6 +115,7 @@ def run(
         learner = build_learner(config, dataset, stream)
         tested = getattr(dataset, config.split)
         _check_tested(tested, stream, config.split)
+        _check_batches(learner, stream)
         history = History(None)
         if folder is not None:
             if fresh:
@@ -224,7 +227,7 @@ class _Progress:
         )
 
     def _observe(self, learner: Learner, x: Tensor, y: Tensor, last: bool) -> dict[str, float]:
-        if last and isinstance(learner, ARM):
+        if last and isinstance(learner, ARM):  # the one that has something to show
             learner.on_recall = lambda recollection: setattr(self, "last", (x, recollection))
         return learner.observe(x, y)
 
@@ -288,6 +291,14 @@ def _check_tested(split: Split, stream: Stream, name: str) -> None:
         raise ConfigError(
             f"the {name} split has no image of class {missing[0]}, so its accuracy cannot be measured; add images"
         )
+
+
+def _check_batches(learner: Learner, stream: Stream) -> None:
+    """Show the learner the first batch, and the first that is a single image, for what it may refuse."""
+    x, y = next(iter(stream[0]))
+    learner.check(x, y)
+    if any(len(task.order) % task.batch_size == 1 or task.batch_size == 1 for task in stream):
+        learner.check(x[:1], y[:1])
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from .config import DatasetName, RunConfig
 from .errors import ConfigError
 from .learners import ARMConfig, DistillConfig, LagConfig, LearnerConfig, NaiveConfig
 from .networks import MLPConfig, NetworkConfig, ResNet18Config
+from .schema import differences
 from .stream import StreamConfig
 
 DEFAULT = "mnist/arm"
@@ -90,6 +91,15 @@ PRESETS: dict[str, Preset] = {
         Published(5.53, 0.8, 11.9, 2.7),
     ),
 }
+
+
+# Seeds are what a row averages over; the others say how numbers are computed, and change their last bits at most.
+SAME_ROW = ("seed", "threads", "device", "learner.side_by_side", "learner.engine", "learner.copies")
+
+
+def changes(config: RunConfig, usual: RunConfig) -> dict[str, object]:
+    """The settings in which a run differs from the usual one so that its figures cannot be compared."""
+    return {name: value for name, value in differences(config, usual).items() if name not in SAME_ROW}
 
 
 def preset(name: str) -> Preset:

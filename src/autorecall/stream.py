@@ -39,7 +39,8 @@ class StreamConfig:
     """Seed of the order within tasks; none: the run's seed."""
 
     class_pool: tuple[int, ...] = ()
-    """Sizes of the classes where the data were drawn from; empty: tasks are shuffled evenly. See `arrival`."""
+    """Sizes of the classes where the data were drawn from; empty: tasks are shuffled evenly. Otherwise classes
+    arrive as often as they occur there, and the rarest of a task is alone at its end, as in the published MNIST-5k."""
 
     stationary: bool = False
     """All classes shuffled together as a single task, the upper bound of the paper's tables."""
@@ -53,9 +54,9 @@ class StreamConfig:
         """The order in which the images of a task arrive, as indices into `labels`.
 
         With a `class_pool`, classes arrive as often as they occur in it until their images are used up, so the rarest
-        class is alone at the end of the task. The published MNIST-5k streams are made so: the whole of MNIST in random
-        order, cut to 500 images a class. That ends a task with several batches of a single class, which changes the
-        figures: docs/results.md has them both ways.
+        class is alone at the end of the task. The published implementation makes its MNIST-5k streams so (mnist.py of
+        its repository): all images of a task in random order, cut to 500 a class. That ends a task with several batches
+        of a single class, which changes the figures: docs/results.md has them both ways.
         """
         order = rng.permutation(np.flatnonzero(np.isin(labels, classes)))
         if not self.class_pool or self.stationary:

@@ -57,13 +57,13 @@ class _InTorch(torch.autograd.Function):
         ctx.save_for_backward(centred, weight, shares, inverse)  # type: ignore[arg-type]
         if moves:
             assert layer.running_mean is not None
-            assert layer.running_var is not None
-            assert layer.num_batches_tracked is not None
-            layer.num_batches_tracked.add_(1)
-            rate = 1 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
+            rate = 0.0 if layer.momentum is None else layer.momentum
+            if layer.num_batches_tracked is not None:  # as torch has it: without a counter there is no average
+                layer.num_batches_tracked.add_(1)
+                rate = 1 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
             layer.running_mean.lerp_(mean, rate)
-            # Unbiased, counting the values of all the copies.
-            layer.running_var.lerp_(variance * (values / (values - 1)), rate)
+            if layer.running_var is not None:  # unbiased, counting the values of all the copies
+                layer.running_var.lerp_(variance * (values / (values - 1)), rate)
         return y
 
     @staticmethod
@@ -118,8 +118,13 @@ class _Compiled(torch.autograd.Function):
 
 def _can_compile(layer: BatchNorm, x: Tensor) -> bool:
     kept = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
+    counter = layer.num_batches_tracked
+    complete = layer.running_mean is None or (
+        layer.running_var is not None and counter is not None and counter.dtype == torch.int64
+    )
     return (
-        can_call(x)
+        complete
+        and can_call(x)
         and _pixels_together(x)
         and all(tensor is None or (tensor.dtype == x.dtype and tensor.is_contiguous()) for tensor in kept)
     )

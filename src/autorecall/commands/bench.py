@@ -60,7 +60,7 @@ def _print(console: Console, report: Report) -> None:
         grown.add_row("ms", *(f"{1e3 * timing.seconds:.0f}" for timing in curve.values()))
         console.print(grown)
     for name, megabytes in report.peak_memory_mb.items():
-        console.print(f"peak memory over an idle learner, {name}: {megabytes:.0f} MB")
+        console.print(f"peak memory of an iteration, {name}: {megabytes:.0f} MB")
     console.print(f"recall reaches {100 * report.recall_fraction_of_peak:.0f} % of the speed of a large matrix product")
     console.print(f"autorecall --help takes {report.help_seconds:.2f} s")
     console.print(f"medians and quartiles within one run, {report.threads} threads")

@@ -22,7 +22,7 @@ from ..errors import ConfigError
 from ..experiment import Observer, Result, read_result, run
 from ..files import read_json
 from ..learners import Recollection
-from ..presets import DEFAULT, PRESETS, preset
+from ..presets import DEFAULT, PRESETS, changes, preset
 from ..schema import differences
 
 
@@ -64,14 +64,14 @@ def main(arguments: list[str]) -> None:
     if (folder / "result.json").exists() and not chosen.fresh:
         _refuse_other_config(folder, config)
         console.print(f"finished before: {escape(str(folder))}; --fresh runs it again")
-        _print_result(console, read_result(folder / "result.json"), folder)
+        _print_result(console, config, read_result(folder / "result.json"), folder)
         return
     # mnist comes with the package: --data is for the others, and may be given all the same.
     place = None if config.dataset == "mnist" else chosen.data
     dataset = data.load(config.dataset, place, config.image_size, progress=True)
     with _Bar(console, f"{chosen.preset} seed {config.seed}", folder, dataset.classes) as observer:
         result = run(chosen.preset, config, dataset, folder, observer, fresh=chosen.fresh)
-    _print_result(console, result, folder)
+    _print_result(console, config, result, folder)
 
 
 def parse(arguments: Sequence[str]) -> Arguments:
@@ -170,9 +170,10 @@ class _Bar(Observer):
         self._progress.__exit__(None, None, None)
 
 
-def _print_result(console: Console, result: Result, folder: Path) -> None:
+def _print_result(console: Console, config: RunConfig, result: Result, folder: Path) -> None:
     """Accuracy, forgetting, the matrix, the memory, and where everything lies."""
-    published = PRESETS[result.preset].published if result.preset in PRESETS else None
+    usual = PRESETS.get(result.preset)
+    published = usual.published if usual is not None and not changes(config, usual.config) else None
     matrix = result.accuracy_matrix
     if len(matrix) <= 10:
         table = Table("after task", *(f"task {j + 1}" for j in range(len(matrix[-1]))), title="accuracy in %")

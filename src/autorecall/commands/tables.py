@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -17,15 +17,10 @@ from ..config import RunConfig, from_json
 from ..errors import AutorecallError, DataError
 from ..experiment import Result, read_result
 from ..files import read_json
-from ..presets import PRESETS, Published
-from ..schema import differences
+from ..presets import PRESETS, Published, changes
 from .text import printable
 
 HEADER = ("run", "seeds", "accuracy", "paper", "forgetting", "paper", "images", "MB", "parameters", "MB", "seconds")
-
-
-# Seeds are what a row averages over; the others say how numbers are computed, and change their last bits at most.
-SAME_ROW = ("seed", "threads", "device", "learner.side_by_side", "learner.engine", "learner.copies")
 
 
 @dataclass(frozen=True)
@@ -66,8 +61,9 @@ def _show(
     runs = gather(directory)
     if not runs:
         raise DataError(f"there is no finished run below {directory}; make one with `autorecall run --out {directory}`")
-    rows = [tuple(map(printable, _row(name, group))) for name, group in _groups(runs).items()]
-    notes = _notes(runs)
+    groups = _groups(runs)
+    rows = [tuple(map(printable, _row(name, group))) for name, group in groups.items()]
+    notes = _notes(groups)
     if markdown:
         print("| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
         print("\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows))
@@ -111,18 +107,14 @@ def _read(path: Path) -> Run:
 def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs that differ in nothing but the seed, under a name that says how they differ from their preset."""
     groups: dict[str, list[Run]] = {}
+    usual = {name: row.config for name, row in PRESETS.items()}
     for run in runs:
-        groups.setdefault(_name(run), []).append(run)
+        # What is no preset is compared with the first run of its name.
+        changed = changes(run.config, usual.setdefault(run.result.preset, run.config))
+        name = " ".join([run.result.preset, *(f"{field}={value}" for field, value in changed.items())])
+        groups.setdefault(name, []).append(run)
     order = {name: place for place, name in enumerate(PRESETS)}
     return dict(sorted(groups.items(), key=lambda item: (order.get(item[0].split(" ")[0], len(order)), item[0])))
-
-
-def _name(run: Run) -> str:
-    if run.result.preset not in PRESETS:
-        return run.result.preset
-    changed = differences(run.config, PRESETS[run.result.preset].config)
-    shown = [f"{name}={value}" for name, value in changed.items() if name not in SAME_ROW]
-    return " ".join([run.result.preset, *shown])
 
 
 def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
@@ -156,10 +148,10 @@ def _paper(published: Published | None, what: str) -> str:
     return "-" if value is None else f"{value} ± {getattr(published, what + '_spread')}"
 
 
-def _notes(runs: Sequence[Run]) -> list[str]:
+def _notes(names: Iterable[str]) -> list[str]:
     """What ± means, ours and the paper's."""
     meanings: dict[str, list[str]] = {}
-    for name in dict.fromkeys(run.result.preset for run in runs if _name(run) == run.result.preset):
+    for name in names:
         published = PRESETS[name].published if name in PRESETS else None
         if published is not None:
             meanings.setdefault(published.spread, []).append(name)

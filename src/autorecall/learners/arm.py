@@ -89,30 +89,38 @@ class ARM(TaughtLearner):
     ) -> None:
         self.config = config or ARMConfig()
         super().__init__(network, self.config.lag, self.config.learning_rate, optimizer, seed)
-        # Networks that draw random numbers would draw them in a race.
-        at_once = self.config.side_by_side and obstacle(network) is None
-        self.side_by_side = SideBySide(self._device(), at_once)
+        self._channels_last = self._channels_last and self.config.engine == "fast"
+        self.side_by_side = SideBySide()
         self.on_recall: Callable[[Recollection], None] | None = None
         """Called with every recalled batch. The learner itself keeps none: it holds no image between two batches."""
         self._said_why = False
 
+    def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Refuse what recall cannot use either."""
+        x, y = super().check(x, y)
+        weight = self.config.total_variation
+        if x.dim() != 4 and weight > 0:
+            raise InputError(
+                f"learner.total_variation is {weight} but inputs have shape {tuple(x.shape[1:])}, not "
+                "(channels, height, width); set it to 0, or give images as images"
+            )
+        if self.config.images == 1:
+            self._check_single(x, "learner.images=1")
+        return x, y
+
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One round of Algorithm 1."""
         config = self.config
-        if x.dim() != 4 and config.total_variation > 0:
-            raise InputError(
-                f"learner.total_variation is {config.total_variation} but inputs have shape {tuple(x.shape[1:])}, not "
-                "(channels, height, width); set it to 0, or give images as images"
-            )
-        if config.images == 1:
-            self.check_single(x, "learner.images=1")
         teacher = self.teacher.follow(self.network, y)
         numbers = {"loss": self.descend(F.cross_entropy(self.network(x), y), "the loss on the real batch")}
         if teacher is None:
             return numbers | self._nothing_recalled()
 
+        reason = obstacle(self.network)
+        # A network that draws random numbers would draw them in a race; an accelerator has a queue of its own.
+        self.side_by_side.wanted = config.side_by_side and reason is None and x.device.type == "cpu"
         present = torch.unique(y)
-        recalled = initial_images(x, config, self.generator, self._keeps_copies(len(x)))
+        recalled = initial_images(x, config, self.generator, self._keeps_copies(len(x), reason))
         for repeat in range(config.repeats):
             if config.engine == "plain":
                 recalled, terms = recall(self.network, teacher, recalled, present, config)
@@ -157,12 +165,11 @@ class ARM(TaughtLearner):
                 loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
-    def _keeps_copies(self, count: int) -> bool:
+    def _keeps_copies(self, count: int, reason: str | None) -> bool:
         """Whether each copy of a real image is run by itself. With M ≤ N, or from noise, there are none."""
         config = self.config
         if config.copies != "auto" or config.initial == "noise" or config.images <= count:
             return config.copies == "keep"
-        reason = obstacle(self.network)
         if reason is not None and not self._said_why:
             self._said_why = True
             warnings.warn(

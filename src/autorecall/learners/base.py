@@ -53,17 +53,15 @@ class Learner(ABC):
         self.optimizer = optimizer or torch.optim.SGD(trained, lr=learning_rate)
         self.generator = torch.Generator().manual_seed(seed)
         self.classes = 0  # number of outputs, known from the first batch on
-        self._known_shapes: set[torch.Size] = set()  # that the network is known to take
+        self._known_inputs: set[tuple[torch.Size, torch.dtype]] = set()  # that the network is known to take
         # Convolutions of few images are 1.4 to 1.8 times as fast with the channels of a pixel side by side.
         self._channels_last = any(isinstance(module, nn.Conv2d) for module in network.modules())
 
     def observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """Learn from one batch of the stream; return the numbers of this step, the same names at every step."""
-        x, y = self._checked(x, y)
+        x, y = self.check(x, y)
         with training(self.network), torch.enable_grad():
             try:
-                if len(x) == 1:
-                    self.check_single(x, "a batch of one input")
                 return self.learn(x, y)
             finally:
                 self._clear_gradients()
@@ -101,7 +99,7 @@ class Learner(ABC):
         self.optimizer.load_state_dict(copy.deepcopy(with_number_keys(mapping(state["optimizer"]))))
         self.generator.set_state(tensor(state["generator"]))
         self.classes = integer(state["classes"])
-        self._known_shapes.clear()
+        self._known_inputs.clear()
 
     def descend(self, loss: Tensor, name: str, keep_gradients: bool = False) -> float:
         """One optimizer step down a loss; `keep_gradients` adds its gradient to those of the step before."""
@@ -112,11 +110,11 @@ class Learner(ABC):
         self.optimizer.step()
         return value
 
-    def check_single(self, x: Tensor, what: str) -> None:
+    def _check_single(self, x: Tensor, what: str) -> None:
         """Refuse a single input where batch-norm cannot take one, by a trial pass that leaves nothing behind."""
         found = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         try:
-            with torch.no_grad(), torch.random.fork_rng():
+            with training(self.network), torch.no_grad(), torch.random.fork_rng():
                 self.network(x[:1])
         except ValueError as error:
             raise InputError(f"{what} is too small for this network ({error}); use two or more") from error
@@ -135,7 +133,10 @@ class Learner(ABC):
     def _device(self) -> torch.device:
         return next(self.network.parameters()).device
 
-    def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch as `learn` takes it, or an InputError; nothing is learned and nothing changed."""
+        if torch.is_inference_mode_enabled() or torch.is_autocast_enabled(self._device().type):
+            raise InputError("observe was called inside inference_mode or autocast; call it outside of them")
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
             raise InputError(f"observe got {type(x).__name__} and {type(y).__name__}; expected two torch tensors")
         if x.dim() < 2 or len(x) == 0:
@@ -149,16 +150,18 @@ class Learner(ABC):
         if not bool(x.isfinite().all()):
             raise InputError("x has NaN or infinite values; remove or repair these inputs before observe")
         x, y = self._laid_out(x.detach().to(self._device())), y.detach().to(self._device(), torch.int64)
-        if x.shape[1:] not in self._known_shapes:
+        if (x.shape[1:], x.dtype) not in self._known_inputs:
             self.classes = count_outputs(self.network, x)
-            self._known_shapes.add(x.shape[1:])
+            self._known_inputs.add((x.shape[1:], x.dtype))
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= self.classes:
             wrong = low if low < 0 else high
             raise InputError(
                 f"y has the label {wrong} but the network has {self.classes} outputs; expected labels from 0 to "
-                f"{self.classes - 1}: relabel, or widen the last layer"
+                f"{self.classes - 1}: relabel, or use a network with more outputs"
             )
+        if len(x) == 1:
+            self._check_single(x, "a batch of one input")
         return x, y
 
 
@@ -169,7 +172,9 @@ def count_outputs(network: nn.Module, x: Tensor) -> int:
             logits = network(x[:1])
         except (RuntimeError, ValueError, TypeError) as error:
             reason = str(error).splitlines()[0]
-            raise InputError(f"the network cannot take an input of shape {tuple(x.shape[1:])}: {reason}") from error
+            raise InputError(
+                f"the network cannot take {x.dtype} inputs of shape {tuple(x.shape[1:])}: {reason}"
+            ) from error
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise InputError(f"the network gave {found} for one input; expected logits of shape (1, classes)")

@@ -1,4 +1,4 @@
-"""Train and eval mode for a while, left as found."""
+"""A network for a while in another mode, or without its hooks; left as found."""
 
 from __future__ import annotations
 
@@ -36,3 +36,29 @@ def _modes_as_found(network: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in found:
             module.training = mode
+
+
+@contextmanager
+def without_user_hooks(network: nn.Module) -> Iterator[None]:
+    """No hooks but torch's own inside: the user's watch their network, not a copy of it, and may not be copyable."""
+    found = [
+        (hooks, dict(hooks))
+        for module in network.modules()
+        for hooks in (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+            module._backward_pre_hooks,
+        )
+    ]
+    try:
+        for hooks, all_of_them in found:
+            for key, hook in all_of_them.items():
+                # Weight norms of torch are hooks as well, without which the network would not be itself.
+                if not type(hook).__module__.startswith("torch."):
+                    del hooks[key]
+        yield
+    finally:
+        for hooks, all_of_them in found:
+            hooks.clear()
+            hooks.update(all_of_them)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from ..settings import check_choices, check_counts
 from .base import Learner, Memory
+from .modes import without_user_hooks
 from .state import State, integer, mapping
 
 
@@ -133,7 +134,8 @@ class Teacher:
     @torch.no_grad()
     def _copy(self, student: nn.Module) -> None:
         if self.network is None:
-            self.network = copy.deepcopy(student).requires_grad_(False)
+            with without_user_hooks(student):
+                self.network = copy.deepcopy(student).requires_grad_(False)
             return
         # In place, because unit lag copies before every batch.
         for mine, theirs in (
