@@ -195,7 +195,9 @@ def recall_fraction_of_peak() -> float:
         recalls.append(
             _seconds(lambda: ascend(learner.network, teacher, start, y, 10, recalling, learner.side_by_side))
         )
-        products.append(_seconds(lambda: matrix @ matrix))
+        with limited_threads(cores()):
+            torch.mm(matrix, matrix)  # wakes the other threads
+            products.append(_seconds(partial(torch.mm, matrix, matrix)))
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         learner.predict(start.images)
     # Forward and back to the images cost the same, in both networks, at each step.
