@@ -20,7 +20,7 @@ from torch import Tensor
 from autorecall.ascent import cores
 from autorecall.config import RunConfig, from_json
 from autorecall.data import Dataset, Split, from_arrays, load
-from autorecall.errors import AutorecallError, ConfigError, StoppedError
+from autorecall.errors import AutorecallError, ConfigError, InputError, StoppedError
 from autorecall.experiment import MemoryCount, Observer, Result, Seconds, read_result, run
 from autorecall.learners import (
     ARMConfig,
@@ -522,3 +522,12 @@ def test_a_history_that_cannot_be_written_is_one_sentence(data: Dataset, tmp_pat
         (tmp_path / "history.csv").mkdir()
     with pytest.raises(AutorecallError, match=r"history\.csv"):
         run("own/bars", config(), data, tmp_path)
+
+
+def test_inputs_that_the_learner_refuses_leave_no_folder(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).random((40, 9), dtype=np.float32)
+    labels = np.arange(40) % 4
+    data = from_arrays((vectors, labels), (vectors, labels))
+    with pytest.raises(InputError, match="total_variation"):
+        run("own/vectors", config("arm", network=MLPConfig((8,))), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

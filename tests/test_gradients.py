@@ -144,3 +144,9 @@ def test_without_kernels_autograd_does_it(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(gradient_of(start, PRESENT, CLASSES, CONFIG), Compiled)
     monkeypatch.setattr(kernels, "_kernels", dict)
     assert isinstance(gradient_of(start, PRESENT, CLASSES, CONFIG), Plain)
+
+
+def test_images_too_dark_for_their_norm_stay_where_they_are() -> None:
+    start = Recalled(torch.full((4, 1, 3, 3), 1e-25), COUNTS, None)
+    compiled, nothing = Compiled(start, PRESENT, CLASSES, CONFIG), torch.zeros(4, 1, 3, 3)
+    assert torch.equal(compiled.step(start.images, nothing, nothing), start.images)

@@ -304,3 +304,12 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, show: Show
     said = show("--markdown")
     assert "\x1b" not in said.out + said.err
     assert len(said.rows()) == 1
+
+
+def test_runs_of_another_name_are_rows_by_their_settings(tmp_path: Path, show: Show) -> None:
+    config = PRESETS["mnist/arm"].config
+    assert isinstance(config.learner, ARMConfig)
+    for seed, steps in ((0, 3), (1, 3), (0, 1)):
+        changed = dataclasses.replace(config, seed=seed, learner=dataclasses.replace(config.learner, steps=steps))
+        store(tmp_path / f"{steps}-{seed}", result("own/arm", seed), changed)
+    assert sorted(row["seeds"] for row in show("--markdown").rows()) == ["1", "2"]

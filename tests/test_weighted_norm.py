@@ -294,3 +294,13 @@ def test_shares_of_another_precision_are_taken(name: str) -> None:
         for dtype in (torch.float32, torch.float64)
     )
     assert_close(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_layer_that_does_not_count_its_batches_is_served(name: str) -> None:
+    layer = layer_of(KINDS[name], "usual", torch.float64)
+    layer.num_batches_tracked = None
+    assert layer.running_mean is not None
+    before = layer.running_mean.clone()
+    weighted_batch_norm(layer, shares(torch.float64), TOTAL, KINDS[name].inputs(0, torch.float64))
+    assert not torch.equal(layer.running_mean, before)

@@ -339,3 +339,19 @@ def test_ascent_that_diverges_is_noticed(config: ARMConfig, engine: Literal["fas
 def test_term_that_diverges_first_is_the_one_named() -> None:
     config = replace(HUGE, steps=3, learning_rate=1e38, divergence_weight=0)
     assert diverged(config).term == "the term student_avoidance of the recall objective"
+
+
+@pytest.mark.usefixtures("a_core_to_spare")
+@pytest.mark.filterwarnings("ignore:recall keeps all:UserWarning")
+def test_dropout_of_a_network_given_in_eval_mode_is_the_same_again() -> None:
+    def weights() -> Tensor:
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(60, 90), nn.Dropout(0.5), nn.Linear(90, CLASSES)).double()
+        learner = ARM(network.eval(), replace(SETTINGS, lag=LagConfig("every", every=1, start=0)))
+        for number in range(3):
+            learner.observe(*batch(number))
+        weight: Tensor = network.state_dict()["1.weight"]
+        return weight
+
+    first = weights()
+    assert all(torch.equal(weights(), first) for _ in range(4))

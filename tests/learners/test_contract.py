@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
+import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
@@ -505,3 +508,55 @@ def test_learners_learn(method: str) -> None:
     losses = [student.observe(x, y)["loss"] for _ in range(200)]
     assert losses[-1] < 0.2 * losses[0]
     assert float((student.predict(x).argmax(1) == y).double().mean()) > 0.9
+
+
+# The teacher is a copy, not an accomplice
+
+
+class Watcher:
+    """A hook that cannot be copied, and counts whom it watches."""
+
+    def __init__(self) -> None:
+        self.lock, self.calls = threading.Lock(), 0
+
+    def __call__(self, *_: object) -> None:
+        self.calls += 1
+
+
+def test_hooks_of_the_user_watch_their_network_alone() -> None:
+    network, watcher = mlp(), Watcher()
+    network.register_forward_hook(watcher)
+    student = ARM(network, ARMConfig(steps=3, total_variation=0.0, lag=LagConfig("every", 1, 0)))
+    student.observe(*batch(0))
+    # One pass to count outputs, the real batch, three ascent steps, the recalled batch and the real batch again.
+    assert watcher.calls == 1 + 1 + 3 + 2
+    assert list(network._forward_hooks.values()) == [watcher]
+
+
+def test_hooks_of_torch_stay_on_the_copy() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(60, 6))).double()
+    student = ARM(network, ARMConfig(images=2, steps=2, total_variation=0.0, lag=LagConfig("every", 1, 0)))
+    assert math.isfinite(student.observe(*batch(0))["objective"])
+
+
+@pytest.mark.parametrize("around", [torch.inference_mode, lambda: torch.autocast("cpu")], ids=["inference", "autocast"])
+def test_modes_without_exact_gradients_are_refused(around: Callable[[], AbstractContextManager[object]]) -> None:
+    x, y = batch(0)
+    student = learner("arm", mlp())
+    with around(), pytest.raises(InputError, match="inside inference_mode or autocast"):
+        student.observe(x, y)
+
+
+def test_network_that_changes_its_number_of_outputs_is_refused() -> None:
+    class Widening(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.narrow, self.wide = nn.Linear(60, 6), nn.Linear(60, 9)
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = (self.wide if self.training else self.narrow)(x.flatten(1))
+            return outputs
+
+    student = ARM(Widening().double(), ARMConfig(images=2, steps=2, total_variation=0.0, lag=LagConfig("every", 1, 0)))
+    with pytest.raises(InputError, match="number of outputs must not change"):
+        student.observe(*batch(0))
