@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .errors import InputError
 from .kernels import call, can_call
 from .objectives import Divergence
 from .recall import TERMS, RecallConfig, Recalled, objective, objective_terms, per_image
@@ -81,7 +82,13 @@ class Compiled:
 
     def at_logits(self, student_logits: Tensor, teacher_logits: Tensor, images: Tensor) -> tuple[Tensor, Tensor] | None:
         """∂ objective / ∂ logits, of the student and of the teacher; None where that is not finite."""
-        config = self._config
+        config, expected = self._config, (len(images), len(self._present))
+        for logits in (student_logits, teacher_logits):
+            if logits.shape != expected:  # C code takes it on trust
+                raise InputError(
+                    f"the network gave logits of shape {tuple(logits.shape)}, and {expected} before; "
+                    "its number of outputs must not change"
+                )
         student, teacher = (
             logits.detach().to(images.dtype).contiguous() for logits in (student_logits, teacher_logits)
         )
