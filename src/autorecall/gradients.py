@@ -1,7 +1,7 @@
 """The gradient of the recall objective, at the logits and at the images, and the step along it.
 
 `Plain` lets autograd find it through `objectives`. `Compiled` has it in closed form, in C: logits are a handful of
-numbers, for which a tensor operation costs a hundred times their arithmetic.
+numbers, for which the overhead of tensor operations outweighs their arithmetic.
 """
 
 from __future__ import annotations
