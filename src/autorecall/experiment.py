@@ -281,8 +281,7 @@ class History:
 
 def _told_of_tasks(learner: Learner) -> bool:
     """Only a learner that asked for boundaries is told of them: all others see the stream alone."""
-    teacher = getattr(learner, "teacher", None)
-    return teacher is not None and teacher.config.policy == "boundary"
+    return learner.boundaries is not None and learner.boundaries.config.policy == "boundary"
 
 
 def _check_tested(split: Split, stream: Stream, name: str) -> None:

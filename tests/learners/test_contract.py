@@ -405,7 +405,7 @@ def test_network_without_anything_to_train_is_refused(method: str) -> None:
 
 @pytest.mark.parametrize("shape", [(60,), (12, 5)])
 def test_total_variation_of_inputs_that_are_no_images_is_refused(shape: tuple[int, ...]) -> None:
-    student = ARM(mlp(), ARMConfig(lag=LagConfig("every", 2, 2)))
+    student = ARM(mlp(), ARMConfig(lag=LagConfig("every", 2, start=2)))
     assert_refused(student, *batch(0, shape=shape), f"learner.total_variation is 1.0 but inputs have shape {shape}")
 
 
@@ -420,7 +420,7 @@ def test_single_input_is_refused_where_batch_norm_cannot_take_it(method: str, ob
 
 def test_single_recalled_image_is_refused_where_batch_norm_cannot_take_it() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(60, 8), nn.BatchNorm1d(8), nn.Linear(8, 6)).double()
-    student = ARM(network, ARMConfig(images=1, lag=LagConfig("every", 1, 0)))
+    student = ARM(network, ARMConfig(images=1, lag=LagConfig("every", 1, start=0)))
     with pytest.raises(InputError, match="two or more"):
         student.observe(*batch(0))
 
@@ -526,7 +526,7 @@ class Watcher:
 def test_hooks_of_the_user_watch_their_network_alone() -> None:
     network, watcher = mlp(), Watcher()
     network.register_forward_hook(watcher)
-    student = ARM(network, ARMConfig(steps=3, total_variation=0.0, lag=LagConfig("every", 1, 0)))
+    student = ARM(network, ARMConfig(steps=3, total_variation=0.0, lag=LagConfig("every", 1, start=0)))
     student.observe(*batch(0))
     # One pass to count outputs, the real batch, three ascent steps, the recalled batch and the real batch again.
     assert watcher.calls == 1 + 1 + 3 + 2
@@ -535,7 +535,7 @@ def test_hooks_of_the_user_watch_their_network_alone() -> None:
 
 def test_hooks_of_torch_stay_on_the_copy() -> None:
     network = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(60, 6))).double()
-    student = ARM(network, ARMConfig(images=2, steps=2, total_variation=0.0, lag=LagConfig("every", 1, 0)))
+    student = ARM(network, ARMConfig(images=2, steps=2, total_variation=0.0, lag=LagConfig("every", 1, start=0)))
     assert math.isfinite(student.observe(*batch(0))["objective"])
 
 
@@ -557,6 +557,6 @@ def test_network_that_changes_its_number_of_outputs_is_refused() -> None:
             outputs: Tensor = (self.wide if self.training else self.narrow)(x.flatten(1))
             return outputs
 
-    student = ARM(Widening().double(), ARMConfig(images=2, steps=2, total_variation=0.0, lag=LagConfig("every", 1, 0)))
+    student = ARM(Widening().double(), ARMConfig(images=2, steps=2, total_variation=0.0, lag=LagConfig("every", 1, start=0)))
     with pytest.raises(InputError, match="number of outputs must not change"):
         student.observe(*batch(0))

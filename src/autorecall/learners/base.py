@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import DivergedError, InputError
+from .boundaries import Boundaries
 from .modes import evaluating, training
 from .state import State, integer, mapping, plain, tensor, with_number_keys
 
@@ -38,6 +39,7 @@ class Learner(ABC):
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
+    boundaries: Boundaries | None = None  # of learners that need to know where tasks begin
 
     def __init__(
         self,
@@ -73,11 +75,17 @@ class Learner(ABC):
     def predict(self, x: Tensor) -> Tensor:
         """Logits, in eval mode and without gradients."""
         with evaluating(self.network), torch.no_grad():
-            logits: Tensor = self.network(self._laid_out(x.to(self._device())))
+            logits: Tensor = self.network(self.prepare(self._laid_out(x.to(self._device()))))
         return logits
 
-    def boundary(self) -> None:  # noqa: B027  most methods have no use for it
+    def prepare(self, x: Tensor) -> Tensor:
+        """Inputs as this method shows them to the network, for those that scale or resize them."""
+        return x
+
+    def boundary(self) -> None:
         """Say that a new task begins with the next batch. Methods that do not use it ignore it."""
+        if self.boundaries is not None:
+            self.boundaries.ahead = True
 
     def memory(self) -> Memory:
         """What the learner keeps beside the network."""
@@ -115,7 +123,7 @@ class Learner(ABC):
         found = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         try:
             with training(self.network), torch.no_grad(), torch.random.fork_rng():
-                self.network(x[:1])
+                self.network(self.prepare(x[:1]))
         except ValueError as error:
             raise InputError(f"{what} is too small for this network ({error}); use two or more") from error
         finally:
@@ -151,7 +159,7 @@ class Learner(ABC):
             raise InputError("x has NaN or infinite values; remove or repair these inputs before observe")
         x, y = self._laid_out(x.detach().to(self._device())), y.detach().to(self._device(), torch.int64)
         if (x.shape[1:], x.dtype) not in self._known_inputs:
-            self.classes = count_outputs(self.network, x)
+            self.classes = count_outputs(self.network, self.prepare(x[:1]))
             self._known_inputs.add((x.shape[1:], x.dtype))
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= self.classes:

@@ -49,3 +49,10 @@ def integer(value: object) -> int:
     if not isinstance(value, int):
         raise InputError(f"a saved state has {type(value).__name__} where a whole number belongs; it is damaged")
     return value
+
+
+def integers(value: object) -> list[int]:
+    """A part of a state that must be a list of whole numbers."""
+    if not isinstance(value, list):
+        raise InputError(f"a saved state has {type(value).__name__} where a list belongs; it is damaged")
+    return [integer(inner) for inner in value]

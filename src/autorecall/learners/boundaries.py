@@ -1,0 +1,101 @@
+"""Where tasks begin: a learner finds it out by itself, from its batches, or is told.
+
+The paper's remark that "every T batches" equals "when a batch contains novel classes" holds only if the first batch of a
+task shows all its classes; of five classes a batch of ten shows all with probability 0.52. The policy `novel` therefore
+keeps a minimum distance between two boundaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..settings import check_choices, check_counts
+from .state import State, integer, integers
+
+
+@dataclass(frozen=True)
+class BoundaryConfig:
+    """What counts as the beginning of a task."""
+
+    part: ClassVar[str] = "learner.tasks"
+
+    policy: Literal["every", "novel", "boundary"] = "novel"
+    """every: each `every` batches. novel: before a batch with a class never seen. boundary: when told by boundary()."""
+
+    every: int | None = None
+    """T, the batches of a task (policy every); none in a run: the batches of a task of its stream."""
+
+    spacing: int = 10
+    """Fewest batches between two boundaries (policy novel), so that late classes of one task do not start another."""
+
+    def __post_init__(self) -> None:
+        check_choices(self, self.part)
+        check_counts(self, self.part, "spacing")
+        if self.every is not None and self.every < 1:
+            raise ConfigError(f"{self.part}.every is {self.every}; expected at least 1 batch")
+
+    def for_stream(self, task_lengths: Sequence[int]) -> Self:
+        """T from the stream, where it is left open.
+
+        Tasks of different lengths have no single T: then each boundary is told.
+        """
+        if self.policy != "every" or self.every is not None:
+            return self
+        if len(set(task_lengths)) == 1:
+            return replace(self, every=task_lengths[0])
+        return replace(self, policy="boundary")
+
+
+class Boundaries:
+    """Counts tasks as they begin."""
+
+    def __init__(self, config: BoundaryConfig) -> None:
+        if config.policy == "every" and config.every is None:
+            raise ConfigError(f"{config.part}.every is not set; give the number of batches of a task")
+        self.config = config
+        self.batches = 0  # seen so far
+        self.tasks = 0  # begun so far
+        self.ahead = False  # the next batch is said to begin a task
+        self._last = 0  # the batch that began the latest task
+        self._seen: set[int] = set()
+
+    def before(self, labels: Tensor) -> bool:
+        """Look at the next batch: whether a task begins with it. The first batch begins the first task."""
+        new_classes = set(labels.tolist()) - self._seen
+        begins = self._begins(bool(new_classes))
+        if begins:
+            self.tasks += 1
+            self._last = self.batches
+        self._seen |= new_classes
+        self.ahead = False
+        self.batches += 1
+        return begins
+
+    def _begins(self, novel: bool) -> bool:
+        if self.tasks == 0 or self.ahead:
+            return True
+        if self.config.policy == "every":
+            assert self.config.every is not None
+            return self.batches % self.config.every == 0
+        return self.config.policy == "novel" and novel and self.batches - self._last >= self.config.spacing
+
+    def state_dict(self) -> dict[str, object]:
+        """Where the policy stands."""
+        return {
+            "batches": self.batches,
+            "tasks": self.tasks,
+            "ahead": self.ahead,
+            "last": self._last,
+            "seen": sorted(self._seen),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Take back what `state_dict` gave."""
+        self.batches, self.tasks = integer(state["batches"]), integer(state["tasks"])
+        self.ahead, self._last = bool(state["ahead"]), integer(state["last"])
+        self._seen = set(integers(state["seen"]))
