@@ -247,7 +247,7 @@ def test_peak_is_printed_after_so_many_iterations_and_tasks(
     bench.print_peak(10, iterations, tasks, False)
     assert 0 <= float(capsys.readouterr().out) < 1000
     assert len(learners) == iterations
-    assert not learners or learners[0].teacher.copies == copies
+    assert not learners or learners[0].teacher.boundaries.tasks == copies
 
 
 @linux_only

@@ -162,8 +162,16 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("stream.stationary", 0, "config.stream.stationary is 0; expected a bool"),
         ("stream.class_order", "0123", "config.stream.class_order is '0123'; expected a list"),
         ("stream.shuffle", True, "config.stream.shuffle is no field of StreamConfig; remove it"),
-        ("learner", {"method": "ewc"}, "config.learner names 'ewc'; expected a kind or method of naive, lwf, arm"),
-        ("learner", None, "config.learner names None; expected a kind or method of naive, lwf, arm"),
+        (
+            "learner",
+            {"method": "ewc"},
+            "config.learner names 'ewc'; expected a kind or method of naive, lwf, adi, arm, er, er-mir, gem, icarl, gen, gen-mir, slda",
+        ),
+        (
+            "learner",
+            None,
+            "config.learner names None; expected a kind or method of naive, lwf, adi, arm, er, er-mir, gem, icarl, gen, gen-mir, slda",
+        ),
         ("learner", {"method": "naive", "steps": 3}, "config.learner.steps is no field of NaiveConfig; remove it"),
         ("learner.steps", 0, "learner.steps is 0; expected 1 to 1,000,000"),
         ("learner.steps", 1e3, "config.learner.steps is 1000.0; expected a int"),

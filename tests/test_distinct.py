@@ -175,7 +175,7 @@ def test_an_observe_of_hardly_any_images_is_the_same(kind: str, count: int) -> N
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_many_observes_are_the_same_while_the_teacher_is_refreshed(kind: str, lag: LagConfig) -> None:
     found = assert_copies_change_nothing(network_of(kind), replace(SETTINGS, lag=lag, steps=2), batches=6)
-    assert found.learner.teacher.copies > 1
+    assert found.learner.teacher.boundaries.tasks > 1
 
 
 @given(
@@ -408,7 +408,7 @@ def test_a_learner_keeps_as_much_after_many_tasks_as_after_one(images: int) -> N
         learner.observe(batch(number)[0], torch.arange(CLASSES))
         kept = list(leaves(learner.state_dict()))
         sizes.append((len(kept), sum(value.numel() for value in kept if isinstance(value, Tensor))))
-    assert learner.teacher.copies == 8
+    assert learner.teacher.boundaries.tasks == 8
     assert len(set(sizes)) == 1
     assert learner.memory().images == 0
 

@@ -23,9 +23,9 @@ from .config import RunConfig
 from .data import Dataset, Split
 from .errors import ConfigError, DataError, DivergedError, StoppedError
 from .files import make_folder, move_aside, read_json, write_json
-from .learners import ARM, Learner, Recollection
+from .learners import Learner, RecallLearner, Recollection
 from .metrics import average_accuracy, forgetting, task_accuracy
-from .recall import RecallConfig
+from .recall import AscentConfig
 from .schema import decode, to_json
 from .stream import Stream, Task, as_batch
 
@@ -143,7 +143,7 @@ def build_learner(config: RunConfig, dataset: Dataset, stream: Stream) -> Learne
     """The learner around a freshly initialised network."""
     network = config.network.build(dataset.input_shape, len(dataset.classes)).to(device(config.device))
     settings = config.learner
-    if config.threads == 1 and isinstance(settings, RecallConfig):
+    if config.threads == 1 and isinstance(settings, AscentConfig):
         settings = replace(settings, side_by_side=False)
     return settings.build(network, config.seed, stream.task_lengths)
 
@@ -227,7 +227,7 @@ class _Progress:
         )
 
     def _observe(self, learner: Learner, x: Tensor, y: Tensor, last: bool) -> dict[str, float]:
-        if last and isinstance(learner, ARM):  # the one that has something to show
+        if last and isinstance(learner, RecallLearner):  # the one that has something to show
             learner.on_recall = lambda recollection: setattr(self, "last", (x, recollection))
         return learner.observe(x, y)
 

@@ -31,20 +31,43 @@ TERMS = (
 
 
 @dataclass(frozen=True)
-class RecallConfig:
-    """How images are recalled. Defaults are the paper's values for MNIST."""
+class AscentConfig:
+    """How recalled images start and move, whatever the objective. Defaults are the paper's values for MNIST."""
 
     images: int = 10
     """M, the number of recalled images."""
 
     steps: int = 10
-    """S, the number of ascent steps."""
+    """S, the number of steps of the ascent."""
 
     recall_rate: float = 25.0
-    """η1, the rate of an ascent step. The objective is a mean, so one image moves by η1/M times its own gradient."""
+    """η1, the rate of such a step. The objective is a mean, so one image moves by η1/M times its own gradient."""
 
     initial: Literal["real", "noise"] = "real"
     """What recalled images start as: images of the real batch, or uniform noise in [0, 1)."""
+
+    l2_norm: float = 1.0
+    """λ5, against large pixel values."""
+
+    total_variation: float = 1.0
+    """λ6, against rough images; must be 0 where inputs are not images (channels, height, width)."""
+
+    copies: Literal["auto", "collapse", "keep"] = "auto"
+    """Copies of one image are run once and counted (collapse), the same mathematics; auto keeps them if it must."""
+
+    side_by_side: bool = True
+    """Run teacher and student at once where a core is to spare; not worth it for networks of a few small layers."""
+
+    def __post_init__(self) -> None:
+        check_choices(self, "learner")
+        check_counts(self, "learner", "images", "steps")
+        check_positive(self, "learner", "recall_rate")
+        check_not_negative(self, "learner", "l2_norm", "total_variation")
+
+
+@dataclass(frozen=True)
+class RecallConfig(AscentConfig):
+    """The recall objective. Defaults are the paper's values for MNIST."""
 
     divergence: Divergence = "mixture-first"
     """D: mixture-first is the published form, jensen-shannon the textbook one, cross-entropy the ablation."""
@@ -64,26 +87,12 @@ class RecallConfig:
     uncertainty: float = 0.1
     """λ4, against inputs that the teacher is unsure of."""
 
-    l2_norm: float = 1.0
-    """λ5, against large pixel values."""
-
-    total_variation: float = 1.0
-    """λ6, against rough images; must be 0 where inputs are not images (channels, height, width)."""
-
-    copies: Literal["auto", "collapse", "keep"] = "auto"
-    """Copies of one image are run once and counted (collapse), the same mathematics; auto keeps them if it must."""
-
     engine: Literal["fast", "plain"] = "fast"
     """fast: closed-form gradients, teacher and student side by side. plain: the equations as they stand, its oracle."""
 
-    side_by_side: bool = True
-    """Run teacher and student at once where a core is to spare; not worth it for networks of a few small layers."""
-
     def __post_init__(self) -> None:
-        check_choices(self, "learner")
-        check_counts(self, "learner", "images", "steps")
-        check_positive(self, "learner", "recall_rate")
-        check_not_negative(self, "learner", "divergence_weight", *TERMS[1:])
+        super().__post_init__()
+        check_not_negative(self, "learner", "divergence_weight", *TERMS[1:-2])
 
     def signed_weights(self) -> dict[str, float]:
         """The factor of every term in the objective; regularisers count against it."""
@@ -127,22 +136,30 @@ class Recalled:
         return None if len(self.counts) == self.total else self.counts
 
 
-def initial_images(x: Tensor, config: RecallConfig, generator: torch.Generator, keep_copies: bool) -> Recalled:
-    """M starting points: images of the real batch, without replacement where it has enough, or noise.
-
-    Drawn on the CPU, so that a seed means the same on every device. Unless copies are kept, each image stands once.
-    """
+def initial_images(x: Tensor, config: AscentConfig, generator: torch.Generator, keep_copies: bool) -> Recalled:
+    """M starting points: images of the real batch or noise. Unless copies are kept, each image stands once."""
     if config.initial == "noise":
-        noise = torch.rand((config.images, *x.shape[1:]), generator=generator, dtype=x.dtype)
-        return Recalled(noise.to(x.device), torch.ones(config.images, dtype=torch.int64, device=x.device), None)
-    if config.images <= len(x):
-        origins = torch.randperm(len(x), generator=generator)[: config.images]
-    else:
-        origins = torch.randint(len(x), (config.images,), generator=generator)
+        return _noise(x, config, generator)
+    origins = choose(len(x), config.images, generator)
     counts = torch.ones_like(origins)
     if not keep_copies:
         origins, counts = distinct(origins)
     return Recalled(x[origins.to(x.device)], counts.to(x.device), origins)
+
+
+def _noise(x: Tensor, config: AscentConfig, generator: torch.Generator) -> Recalled:
+    noise = torch.rand((config.images, *x.shape[1:]), generator=generator, dtype=x.dtype)
+    return Recalled(noise.to(x.device), torch.ones(config.images, dtype=torch.int64, device=x.device), None)
+
+
+def choose(available: int, count: int, generator: torch.Generator) -> Tensor:
+    """`count` numbers below `available`, without replacement where there are enough of them.
+
+    Drawn on the CPU, so that a seed means the same on every device.
+    """
+    if count <= available:
+        return torch.randperm(available, generator=generator)[:count]
+    return torch.randint(available, (count,), generator=generator)
 
 
 def objective_terms(

@@ -557,6 +557,8 @@ def test_network_that_changes_its_number_of_outputs_is_refused() -> None:
             outputs: Tensor = (self.wide if self.training else self.narrow)(x.flatten(1))
             return outputs
 
-    student = ARM(Widening().double(), ARMConfig(images=2, steps=2, total_variation=0.0, lag=LagConfig("every", 1, start=0)))
+    student = ARM(
+        Widening().double(), ARMConfig(images=2, steps=2, total_variation=0.0, lag=LagConfig("every", 1, start=0))
+    )
     with pytest.raises(InputError, match="number of outputs must not change"):
         student.observe(*batch(0))

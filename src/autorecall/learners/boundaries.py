@@ -1,8 +1,8 @@
 """Where tasks begin: a learner finds it out by itself, from its batches, or is told.
 
-The paper's remark that "every T batches" equals "when a batch contains novel classes" holds only if the first batch of a
-task shows all its classes; of five classes a batch of ten shows all with probability 0.52. The policy `novel` therefore
-keeps a minimum distance between two boundaries.
+The paper's remark that "every T batches" equals "when a batch contains novel classes" holds only if the first batch of
+a task shows all its classes; of five classes a batch of ten shows all with probability 0.52. The policy `novel`
+therefore keeps a minimum distance between two boundaries.
 """
 
 from __future__ import annotations
@@ -61,11 +61,13 @@ class Boundaries:
         self.batches = 0  # seen so far
         self.tasks = 0  # begun so far
         self.ahead = False  # the next batch is said to begin a task
+        self.earlier_classes: frozenset[int] = frozenset()  # seen before the batch at hand
         self._last = 0  # the batch that began the latest task
         self._seen: set[int] = set()
 
     def before(self, labels: Tensor) -> bool:
         """Look at the next batch: whether a task begins with it. The first batch begins the first task."""
+        self.earlier_classes = frozenset(self._seen)
         new_classes = set(labels.tolist()) - self._seen
         begins = self._begins(bool(new_classes))
         if begins:

@@ -96,6 +96,8 @@ class Teacher:
 class TaughtLearner(Learner):
     """What learners with a teacher have in common: it is told of boundaries, counted and saved."""
 
+    boundaries: Boundaries
+
     def __init__(
         self,
         network: nn.Module,

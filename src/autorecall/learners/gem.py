@@ -1,0 +1,150 @@
+"""Gradient episodic memory (Lopez-Paz and Ranzato 2017): steps that raise the loss of no earlier task.
+
+The gradient of the real batch is replaced by the closest one that has no negative product with the gradient on the
+kept images of any earlier task. The dual of that is a quadratic programme with a variable for each earlier task.
+The paper has it for CIFAR10 alone; learning rate, margin and the split of its images over tasks are not published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..settings import check_counts, check_not_negative, check_positive
+from .base import Learner, Memory, finite
+from .boundaries import Boundaries, BoundaryConfig
+from .reservoir import memory_of, pack, unpack
+from .state import State, mapping, tensor
+
+
+@dataclass(frozen=True)
+class GEMConfig:
+    """Gradient episodic memory."""
+
+    method: ClassVar[str] = "gem"
+
+    images: int = 200
+    """Images kept, in all; each task begun so far has the same share of them."""
+
+    learning_rate: float = 0.1
+    """Rate of the SGD step."""
+
+    margin: float = 0.0
+    """γ, the least weight of an earlier task's gradient in the step; above 0 it favours earlier tasks."""
+
+    tasks: BoundaryConfig = field(default_factory=BoundaryConfig)
+    """What counts as the beginning of a task."""
+
+    def __post_init__(self) -> None:
+        check_counts(self, "learner", "images")
+        check_positive(self, "learner", "learning_rate")
+        check_not_negative(self, "learner", "margin")
+
+    def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
+        """The learner of a run, its tasks taken from the stream."""
+        return GEM(network, replace(self, tasks=self.tasks.for_stream(task_lengths)), seed=seed)
+
+
+class GEM(Learner):
+    """One SGD step a batch, along a gradient that earlier tasks agree to."""
+
+    boundaries: Boundaries
+
+    def __init__(
+        self,
+        network: nn.Module,
+        config: GEMConfig | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.config = config or GEMConfig()
+        super().__init__(network, self.config.learning_rate, optimizer, seed)
+        self.boundaries = Boundaries(self.config.tasks)
+        self.kept: list[tuple[Tensor, Tensor]] = []  # of each task, its latest images (packed) and their labels
+
+    def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """The gradients of earlier tasks, the gradient of the batch, and a step along what they agree on."""
+        begins = self.boundaries.before(y)
+        earlier = self.kept if begins else self.kept[:-1]
+        memories = [
+            self._gradient(unpack(images, x), labels.to(x.device))[0] for images, labels in earlier if len(labels)
+        ]
+        gradient, loss = self._gradient(x, y)
+        projected = 0.0
+        if memories:
+            products = torch.stack(memories) @ gradient
+            if bool((products < 0).any()):
+                gradient, projected = project(gradient, torch.stack(memories), self.config.margin), 1.0
+        self._descend_along(gradient)
+        self._keep(x, y, begins)
+        return {"loss": loss, "projected": projected}
+
+    def memory(self) -> Memory:
+        """The kept images."""
+        return memory_of([images for images, _ in self.kept])
+
+    def state_dict(self) -> dict[str, object]:
+        """The network, its optimizer, the kept images and where tasks began."""
+        kept = {str(task): {"images": images, "labels": labels} for task, (images, labels) in enumerate(self.kept)}
+        return super().state_dict() | {"kept": kept, "boundaries": self.boundaries.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take back what `state_dict` gave."""
+        super().load_state_dict(state)
+        tasks = sorted(mapping(state["kept"]).items(), key=lambda item: int(item[0]))
+        parts = [mapping(part) for _, part in tasks]
+        self.kept = [(tensor(part["images"]).clone(), tensor(part["labels"]).clone()) for part in parts]
+        self.boundaries.load_state_dict(mapping(state["boundaries"]))
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [p for p in self.network.parameters() if p.requires_grad]
+
+    def _gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
+        """The gradient of the mean loss of a batch as one vector, and the loss."""
+        loss = F.cross_entropy(self.network(self._laid_out(x)), y)
+        value = finite(loss, "the loss")
+        parts = torch.autograd.grad(loss, self._trained(), allow_unused=True, materialize_grads=True)
+        return torch.cat([part.flatten() for part in parts]), value
+
+    def _descend_along(self, gradient: Tensor) -> None:
+        trained = self._trained()
+        for p, part in zip(trained, torch.split(gradient, [p.numel() for p in trained]), strict=True):
+            p.grad = part.view_as(p)
+        self.optimizer.step()
+
+    def _keep(self, x: Tensor, y: Tensor, begins: bool) -> None:
+        """The latest images of the present task; earlier tasks make room for it."""
+        if begins:
+            self.kept.append((x[:0].cpu(), y[:0].cpu()))
+        images, labels = self.kept[-1]
+        self.kept[-1] = pack(torch.cat([unpack(images, x.cpu()), x.cpu()])), torch.cat([labels, y.cpu()])
+        share = self.config.images // len(self.kept)
+        self.kept = [(_latest(images, share), _latest(labels, share)) for images, labels in self.kept]
+
+
+def project(gradient: Tensor, memories: Tensor, margin: float = 0.0) -> Tensor:
+    """The gradient closest to this one that has no negative product with any row of `memories`.
+
+    It is gradient + Σ v_t·memory_t for the v ≥ margin that make it shortest (the dual programme, a non-negative least
+    squares problem in as many variables as there are rows); with a margin it is no longer the closest one.
+    """
+    rows, vector = memories.double(), gradient.double()
+    # With gram = A·Aᵀ, |vector + rowsᵀ·v|² is |Aᵀ·v + A⁺·rows·vector|² up to a constant: a small problem.
+    values, directions = torch.linalg.eigh(rows @ rows.T)
+    used = values > values.max() * 1e-12
+    root = values[used].sqrt()
+    matrix = (root[:, None] * directions[:, used].T).cpu().numpy()
+    target = -(directions[:, used].T @ (rows @ vector) / root).cpu().numpy()
+    above, _ = nnls(matrix, target - matrix @ np.full(len(rows), margin))
+    weights = torch.from_numpy(above + margin).to(rows)
+    return (vector + weights @ rows).to(gradient)
+
+
+def _latest(rows: Tensor, count: int) -> Tensor:
+    return rows[max(0, len(rows) - count) :].clone()

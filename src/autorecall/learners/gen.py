@@ -1,0 +1,240 @@
+"""Deep generative replay (Shin et al. 2017): a generator beside the classifier dreams up images of earlier tasks.
+
+At the end of a task both are copied. From then on the copies answer for it: the generator learns the real batch and
+images of its copy, the classifier the real batch and such images with the answers of its own copy.
+MNIST-5k, seeds 0-4: to be measured.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import ConfigError
+from ..networks.vae import VAE, ConvVAEConfig, MLPVAEConfig, draw
+from ..settings import check_choices, check_counts, check_not_negative, check_positive
+from .base import Learner, Memory, finite
+from .boundaries import Boundaries, BoundaryConfig
+from .modes import without_user_hooks
+from .state import State, integer, integers, mapping, plain, with_number_keys
+
+PROBABILITY = 1e-5  # the least that the loss on soft labels takes an output for
+
+
+@dataclass(frozen=True)
+class GENConfig:
+    """Deep generative replay. Defaults are the published values for MNIST."""
+
+    method: ClassVar[str] = "gen"
+
+    learning_rate: float = 0.01
+    """Rate of the classifier's SGD steps; the generator has Adam with its usual settings."""
+
+    steps: int = 15
+    """Steps of the generator and of the classifier a batch, on the same replayed images."""
+
+    groups: int = 4
+    """Ten images are replayed as often as this, drawn once for the generator and once for the classifier."""
+
+    replay_weight: float = 3.0
+    """Weight of the loss on replayed images, for both."""
+
+    warm_up: int = 1000
+    """Images of a task over which the weight of the generator's divergence rises from 0 to 1."""
+
+    divergence_weight: float = 1.0
+    """β, the most that this weight comes to."""
+
+    vae: MLPVAEConfig | ConvVAEConfig = field(default_factory=MLPVAEConfig)
+    """The generator."""
+
+    input_range: Literal["unit", "symmetric"] = "unit"
+    """What both networks are shown: inputs as they come, or brought from [0, 1] to [-1, 1]."""
+
+    image_size: int | None = None
+    """Height and width that images are brought to for both networks; none: as they come."""
+
+    tasks: BoundaryConfig = field(default_factory=BoundaryConfig)
+    """What counts as the beginning of a task."""
+
+    def __post_init__(self) -> None:
+        check_choices(self, "learner")
+        check_counts(self, "learner", "steps", "groups", "warm_up")
+        check_positive(self, "learner", "learning_rate")
+        check_not_negative(self, "learner", "replay_weight", "divergence_weight")
+        if self.image_size is not None and not 1 <= self.image_size <= 1024:
+            raise ConfigError(f"learner.image_size is {self.image_size}; expected 1 to 1024")
+
+    def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
+        """The learner of a run, its tasks taken from the stream."""
+        return GEN(network, replace(self, tasks=self.tasks.for_stream(task_lengths)), seed=seed)
+
+
+GROUP = 10  # images of a group
+
+
+class GEN(Learner):
+    """Train a generator and a classifier on the real batch and on what their copies dream up."""
+
+    config: GENConfig
+    boundaries: Boundaries
+
+    def __init__(
+        self,
+        network: nn.Module,
+        config: GENConfig | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.config = config or GENConfig()
+        super().__init__(network, self.config.learning_rate, optimizer, seed)
+        self.boundaries = Boundaries(self.config.tasks)
+        self.vae: VAE | None = None  # made for the shape of the first batch
+        self.earlier_vae: VAE | None = None
+        self.earlier_network: nn.Module | None = None
+        self.images_of_task = 0
+        self._shape: tuple[int, ...] = ()
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Images in the size and range that both networks are shown."""
+        size = self.config.image_size
+        if size is not None and x.dim() == 4 and x.shape[2:] != (size, size):
+            x = F.interpolate(x, (size, size), mode="bilinear", antialias=True)
+        return 2 * x - 1 if self.config.input_range == "symmetric" else x
+
+    def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Refuse what the generator cannot make either."""
+        x, y = super().check(x, y)
+        self.config.vae.check(tuple(self.prepare(x[:1]).shape[1:]))
+        return x, y
+
+    def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Steps of the generator, then steps of the classifier."""
+        begins, x = self.boundaries.before(y), self.prepare(x)
+        if self.vae is None:
+            self._make_vae(tuple(x.shape[1:]), x)
+        if begins:
+            self.images_of_task = 0
+            if self.boundaries.tasks > 1:
+                self._copy_both()
+        assert self.vae is not None
+        self.images_of_task += len(x)
+        weight = min(self.images_of_task / self.config.warm_up, self.config.divergence_weight)
+
+        images = None if self.earlier_vae is None else self.images_for_vae(x, weight)
+        for _ in range(self.config.steps):
+            bound = self._vae_step(x, images, weight)
+        images = None if self.earlier_vae is None else self.images_for_network(x, y)
+        answers = None if images is None else self._answers(images)
+        for _ in range(self.config.steps):
+            loss, replayed = self._network_step(x, y, images, answers)
+        return {"loss": loss, "replayed_loss": replayed, "bound": bound}
+
+    def images_for_vae(self, x: Tensor, divergence_weight: float) -> Tensor:
+        """What the generator is to remember."""
+        return self.dream(self.latents(self.config.groups * GROUP, x))
+
+    def images_for_network(self, x: Tensor, y: Tensor) -> Tensor:
+        """What the classifier is to remember."""
+        return self.dream(self.latents(self.config.groups * GROUP, x))
+
+    def latents(self, count: int, like: Tensor) -> Tensor:
+        """Latents drawn from the prior."""
+        return draw(count, self.config.vae.latents, self.generator, like)
+
+    @torch.no_grad()
+    def dream(self, latents: Tensor) -> Tensor:
+        """The images that the earlier generator makes of latents."""
+        assert self.earlier_vae is not None
+        return self._laid_out(self.earlier_vae.decode(latents))
+
+    def memory(self) -> Memory:
+        """The generator, its copy, and the copy of the classifier."""
+        networks = (self.vae, self.earlier_vae, self.earlier_network)
+        return Memory(parameters=sum(p.numel() for n in networks if n is not None for p in n.parameters()))
+
+    def state_dict(self) -> dict[str, object]:
+        """Both networks with their optimizers, and their copies."""
+        parts = {"vae": self.vae, "earlier_vae": self.earlier_vae, "earlier_network": self.earlier_network}
+        return super().state_dict() | {
+            "boundaries": self.boundaries.state_dict(),
+            "images_of_task": self.images_of_task,
+            "shape": list(self._shape),
+            "vae_optimizer": None if self.vae is None else plain(self._vae_optimizer.state_dict()),
+            **{name: None if part is None else dict(part.state_dict()) for name, part in parts.items()},
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Take back what `state_dict` gave."""
+        super().load_state_dict(state)
+        self.boundaries.load_state_dict(mapping(state["boundaries"]))
+        self.images_of_task = integer(state["images_of_task"])
+        self.vae = self.earlier_vae = self.earlier_network = None
+        if state["vae"] is None:
+            return
+        with torch.random.fork_rng():  # its first weights are replaced, and must not use up random numbers
+            self._make_vae(tuple(integers(state["shape"])), next(self.network.parameters()))
+        assert self.vae is not None
+        self.vae.load_state_dict(mapping(state["vae"]))
+        self._vae_optimizer.load_state_dict(copy.deepcopy(with_number_keys(mapping(state["vae_optimizer"]))))
+        if state["earlier_vae"] is not None:
+            self._copy_both()
+            assert self.earlier_vae is not None
+            assert self.earlier_network is not None
+            self.earlier_vae.load_state_dict(mapping(state["earlier_vae"]))
+            self.earlier_network.load_state_dict(mapping(state["earlier_network"]))
+
+    def _make_vae(self, shape: tuple[int, ...], like: Tensor) -> None:
+        self._shape = shape
+        self.vae = self.config.vae.build(shape).to(like)
+        if self._channels_last:
+            self.vae.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._vae_optimizer = torch.optim.Adam(self.vae.parameters())
+
+    def _copy_both(self) -> None:
+        """A task is over: what answers for it from now on."""
+        with without_user_hooks(self.network):
+            self.earlier_network = copy.deepcopy(self.network).requires_grad_(False).eval()
+        self.earlier_vae = copy.deepcopy(self.vae)
+        assert self.earlier_vae is not None
+        self.earlier_vae.requires_grad_(False).eval()
+
+    def vae_loss(self, images: Tensor, divergence_weight: float) -> Tensor:
+        """Minus the bound of the generator on a batch."""
+        assert self.vae is not None
+        return self.vae.loss(images, self.latents(len(images), images), divergence_weight)
+
+    def _vae_step(self, x: Tensor, images: Tensor | None, divergence_weight: float) -> float:
+        loss = self.vae_loss(x, divergence_weight)
+        value = finite(loss, "the generator's loss on the real batch")
+        if images is not None:
+            replayed = self.vae_loss(images, divergence_weight)
+            finite(replayed, "the generator's loss on replayed images")
+            loss = loss + self.config.replay_weight * replayed
+        self._vae_optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._vae_optimizer.step()
+        return -value
+
+    def _network_step(self, x: Tensor, y: Tensor, images: Tensor | None, answers: Tensor | None) -> tuple[float, float]:
+        loss, replayed = F.cross_entropy(self.network(x), y), math.nan
+        value = finite(loss, "the loss on the real batch")
+        if images is not None and answers is not None:
+            outputs = self.network(images).softmax(1).clamp(PROBABILITY, 1)
+            on_replayed = -(answers * outputs.log()).sum(1).mean()
+            replayed = finite(on_replayed, "the loss on replayed images")
+            loss = loss + self.config.replay_weight * on_replayed
+        self.descend(loss, "the loss")
+        return value, replayed
+
+    @torch.no_grad()
+    def _answers(self, images: Tensor) -> Tensor:
+        assert self.earlier_network is not None
+        answers: Tensor = self.earlier_network(images).softmax(1)
+        return answers

@@ -1,0 +1,120 @@
+"""Generative replay with maximally interfered retrieval (Aljundi et al. 2019).
+
+One idea beside generative replay: latents are not merely drawn but ascended, towards images that a step on the real
+batch would hurt most. The classifier and the generator look for them each by their own measure of harm.
+MNIST-5k, seeds 0-4: to be measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..networks.vae import VAE
+from ..objectives import soft_cross_entropy
+from ..settings import check_counts, check_not_negative, check_positive
+from .base import Learner
+from .gen import GEN, GROUP, GENConfig
+from .lookahead import one_step_ahead
+
+
+@dataclass(frozen=True)
+class GENMIRConfig(GENConfig):
+    """Generative replay with maximally interfered retrieval."""
+
+    method: ClassVar[str] = "gen-mir"
+
+    ascent_steps: int = 10
+    """Steps of size 1 that latents are ascended by."""
+
+    ahead_rate: float = 0.01
+    """Rate of the plain SGD step, of either network, whose harm is looked for."""
+
+    interference: float = 0.1
+    """Weight of that harm: how far the classifier's outputs move, how much the generator's divergence rises."""
+
+    certainty: float = 1.0
+    """Weight against images that the earlier classifier is unsure of."""
+
+    diversity: float = 1.0
+    """Weight of the distance from the groups of latents found before."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "learner", "ascent_steps")
+        check_positive(self, "learner", "ahead_rate")
+        check_not_negative(self, "learner", "interference", "certainty", "diversity")
+
+    def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
+        """The learner of a run, its tasks taken from the stream."""
+        return GENMIR(network, replace(self, tasks=self.tasks.for_stream(task_lengths)), seed=seed)
+
+
+class GENMIR(GEN):
+    """Dream of what is about to be forgotten."""
+
+    config: GENMIRConfig
+
+    def __init__(
+        self,
+        network: nn.Module,
+        config: GENMIRConfig | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(network, config or GENMIRConfig(), optimizer, seed)
+
+    def images_for_vae(self, x: Tensor, divergence_weight: float) -> Tensor:
+        """Images whose divergence a step of the generator would raise."""
+        assert self.vae is not None
+        ahead = self._ahead(self.vae, self.vae_loss(x, divergence_weight))
+        assert isinstance(ahead, VAE)
+
+        def harm(images: Tensor) -> Tensor:
+            assert self.earlier_vae is not None
+            after = ahead.divergence(images, self.latents(len(images), images))[1]
+            return after - self.earlier_vae.divergence(images, self.latents(len(images), images))[1]
+
+        return self.dream(self._search(harm, x))
+
+    def images_for_network(self, x: Tensor, y: Tensor) -> Tensor:
+        """Images on which a step of the classifier would move it away from the earlier one."""
+        ahead = self._ahead(self.network, F.cross_entropy(self.network(x), y))
+
+        def harm(images: Tensor) -> Tensor:
+            assert self.earlier_network is not None
+            return soft_cross_entropy(ahead(images), self.earlier_network(images).softmax(1))
+
+        return self.dream(self._search(harm, x))
+
+    def _ahead(self, network: nn.Module, loss: Tensor) -> nn.Module:
+        trained = [p for p in network.parameters() if p.requires_grad]
+        found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
+        gradients = [next(found) if p.requires_grad else None for p in network.parameters()]
+        return one_step_ahead(network, gradients, self.config.ahead_rate)
+
+    def _search(self, harm: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+        """Groups of latents, one after the other, each ascended away from those before; plain ones if that fails."""
+        assert self.earlier_vae is not None
+        assert self.earlier_network is not None
+        config, found = self.config, list[Tensor]()
+        for _ in range(config.groups):
+            latents = self.latents(GROUP, like)
+            for _ in range(config.ascent_steps):
+                latents = latents.detach().requires_grad_()
+                images = self.earlier_vae.decode(latents)
+                outputs = self.earlier_network(images)
+                gain = config.interference * harm(images)
+                gain = gain - config.certainty * soft_cross_entropy(outputs, outputs.softmax(1))
+                for group in found:
+                    gain = gain + config.diversity * F.mse_loss(latents, group) / len(found)
+                (gradient,) = torch.autograd.grad(gain, latents)
+                latents = latents + gradient
+            found.append(latents.detach())
+        all_found = torch.cat(found)
+        return all_found if bool(all_found.isfinite().all()) else self.latents(len(all_found), like)

@@ -1,0 +1,203 @@
+"""iCaRL (Rebuffi et al. 2017), online: classes are told apart by the mean features of a few images kept of each.
+
+Exemplars are kept in the order in which their running mean comes closest to the mean of all (herding), so that any
+first part of them is the best choice. An input belongs to the class whose exemplars' mean is nearest. The network
+learns each class as a question of its own (sigmoid outputs), and keeps its earlier answers on exemplars.
+
+The original herds over all images of a task and asks a copy of the earlier network. Online and within the budget there
+is neither: candidates of the present task are a uniform sample per class within the same number of images, and the
+earlier answers are remembered with the exemplars, from the end of their task.
+The paper has it for CIFAR10 alone, with 5 steps a batch; its learning rate is not published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..settings import check_counts, check_positive
+from .base import Learner, Memory
+from .boundaries import Boundaries, BoundaryConfig
+from .features import features_and_logits
+from .modes import evaluating
+from .reservoir import Reservoir, memory_of, unpack
+from .state import State, mapping, tensor
+
+
+@dataclass(frozen=True)
+class ICaRLConfig:
+    """iCaRL, online."""
+
+    method: ClassVar[str] = "icarl"
+
+    images: int = 200
+    """Images kept, in all; each class seen so far has the same share of them."""
+
+    learning_rate: float = 0.1
+    """Rate of the SGD steps."""
+
+    steps: int = 5
+    """SGD steps a batch, each with exemplars drawn anew."""
+
+    replayed: int = 10
+    """Exemplars of earlier tasks in a step."""
+
+    tasks: BoundaryConfig = field(default_factory=BoundaryConfig)
+    """What counts as the beginning of a task."""
+
+    def __post_init__(self) -> None:
+        check_counts(self, "learner", "images", "steps", "replayed")
+        check_positive(self, "learner", "learning_rate")
+
+    def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
+        """The learner of a run, its tasks taken from the stream."""
+        return ICaRL(network, replace(self, tasks=self.tasks.for_stream(task_lengths)), seed=seed)
+
+
+class ICaRL(Learner):
+    """Learn features by sigmoid outputs; predict by the nearest mean of exemplars."""
+
+    boundaries: Boundaries
+
+    def __init__(
+        self,
+        network: nn.Module,
+        config: ICaRLConfig | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.config = config or ICaRLConfig()
+        super().__init__(network, self.config.learning_rate, optimizer, seed)
+        self.boundaries = Boundaries(self.config.tasks)
+        self.candidates: dict[int, Reservoir] = {}  # of the classes of the present task
+        self.exemplars: dict[int, tuple[Tensor, Tensor]] = {}  # of earlier ones: images (packed), answers to remember
+        self._means: Tensor | None = None  # of every class that has images, until the network changes
+
+    def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Some steps on the batch and exemplars, then candidates from the batch."""
+        self._means = None
+        if self.boundaries.before(y):
+            self._herd(x)
+        losses = [self._step(x, y) for _ in range(self.config.steps)]
+        self._collect(x, y)
+        return {"loss": losses[-1]}
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Minus the squared distance to the mean of each class; far below for classes never seen."""
+        if not self.exemplars and not self.candidates:
+            return super().predict(x)
+        x = self._laid_out(x.to(self._device()))
+        features, logits = self._see(x)
+        if self._means is None:
+            self._means = self._class_means(x)
+        distances = torch.cdist(features, self._means.to(features)).square()
+        seen = sorted({*self.exemplars, *self.candidates})
+        scores = torch.full_like(logits, -1e9)
+        scores[:, seen] = -distances
+        return scores
+
+    def memory(self) -> Memory:
+        """Exemplars and candidates."""
+        return memory_of([images for _, images in self._images()])
+
+    def state_dict(self) -> dict[str, object]:
+        """The network, its optimizer, all images kept and where tasks began."""
+        exemplars = {str(c): {"images": images, "answers": answers} for c, (images, answers) in self.exemplars.items()}
+        return super().state_dict() | {
+            "candidates": {str(label): images.state_dict() for label, images in self.candidates.items()},
+            "exemplars": exemplars,
+            "boundaries": self.boundaries.state_dict(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Take back what `state_dict` gave."""
+        super().load_state_dict(state)
+        self.candidates, self.exemplars, self._means = {}, {}, None
+        for label, images in mapping(state["candidates"]).items():
+            self.candidates[int(label)] = Reservoir(self.config.images)
+            self.candidates[int(label)].load_state_dict(mapping(images))
+        for label, part in mapping(state["exemplars"]).items():
+            kept = mapping(part)
+            self.exemplars[int(label)] = tensor(kept["images"]).clone(), tensor(kept["answers"]).clone()
+        self.boundaries.load_state_dict(mapping(state["boundaries"]))
+
+    def _step(self, x: Tensor, y: Tensor) -> float:
+        """One step on the real batch and on exemplars, which are asked what they answered at the end of their task.
+
+        What the outputs of earlier classes should be for a real image, nobody remembers: they are left out.
+        """
+        images, targets = [x], [F.one_hot(y, self.classes).to(x)]
+        asked = [torch.ones_like(targets[0])]
+        asked[0][:, sorted(self.exemplars)] = 0
+        if self.exemplars:
+            kept = torch.cat([unpack(images, x) for images, _ in self.exemplars.values()])
+            answers = torch.cat([answers for _, answers in self.exemplars.values()]).to(x)
+            drawn = torch.randperm(len(kept), generator=self.generator)[: self.config.replayed]
+            images, targets = [*images, kept[drawn]], [*targets, answers[drawn]]
+            asked.append(torch.ones_like(targets[1]))
+        logits = self.network(self._laid_out(torch.cat(images)))
+        loss = F.binary_cross_entropy_with_logits(logits, torch.cat(targets), torch.cat(asked), reduction="sum")
+        return self.descend(loss / len(logits), "the loss")
+
+    def _collect(self, x: Tensor, y: Tensor) -> None:
+        """Candidates from a batch; classes seen before make room for new ones."""
+        for label in torch.unique(y).tolist():
+            if label not in self.exemplars:  # one of an earlier task has its exemplars already
+                self.candidates.setdefault(label, Reservoir(self.config.images))
+        share = self.config.images // (len(self.exemplars) + len(self.candidates))
+        for reservoir in self.candidates.values():
+            reservoir.shrink(share, self.generator)
+        for label, reservoir in self.candidates.items():
+            if bool((y == label).any()):
+                reservoir.add(x[y == label], y[y == label], self.boundaries.tasks, self.generator)
+        self.exemplars = {c: (i[:share].clone(), a[:share].clone()) for c, (i, a) in self.exemplars.items()}
+
+    def _herd(self, like: Tensor) -> None:
+        """A task is over: its candidates become exemplars, in order, with the network's answers on them."""
+        known = sorted({*self.exemplars, *self.candidates})
+        for label, reservoir in self.candidates.items():
+            if reservoir.images is None or len(reservoir) == 0:
+                continue
+            features, logits = self._see(self._laid_out(unpack(reservoir.images, like)))
+            answers = torch.zeros_like(logits)
+            answers[:, known] = logits[:, known].sigmoid()  # of classes yet to come: no
+            order = herd(features).cpu()
+            self.exemplars[label] = reservoir.images[order], answers.cpu()[order]
+        self.candidates = {}
+
+    def _see(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of length 1, and logits, in eval mode."""
+        with evaluating(self.network), torch.no_grad():
+            features, logits = features_and_logits(self.network, x)
+        return F.normalize(features, dim=1), logits
+
+    def _images(self) -> list[tuple[int, Tensor]]:
+        """The images of each class, by label."""
+        kept = {label: images for label, (images, _) in self.exemplars.items()}
+        kept |= {c: reservoir.images for c, reservoir in self.candidates.items() if reservoir.images is not None}
+        return sorted(kept.items())
+
+    def _class_means(self, like: Tensor) -> Tensor:
+        means = [self._see(self._laid_out(unpack(images, like)))[0].mean(0) for _, images in self._images()]
+        return F.normalize(torch.stack(means), dim=1)
+
+
+def herd(features: Tensor) -> Tensor:
+    """An order of rows such that the mean of the first k is, greedily for each k, closest to the mean of all.
+
+    >>> herd(torch.tensor([[9.0], [5.0], [4.0]]))
+    tensor([1, 0, 2])
+    """
+    mean, total = features.mean(0), torch.zeros_like(features[0])
+    left, order = torch.ones(len(features), dtype=torch.bool, device=features.device), []
+    for k in range(1, len(features) + 1):
+        distances = (mean - (total + features) / k).square().sum(1)
+        nearest = int(distances.masked_fill(~left, torch.inf).argmin())
+        left[nearest] = False
+        total = total + features[nearest]
+        order.append(nearest)
+    return torch.tensor(order)

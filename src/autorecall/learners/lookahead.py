@@ -1,0 +1,23 @@
+"""A network one step ahead: what the real batch alone would make of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .modes import without_user_hooks
+
+
+@torch.no_grad()
+def one_step_ahead(network: nn.Module, gradients: Sequence[Tensor | None], rate: float) -> nn.Module:
+    """A copy of the network after one plain SGD step; the network itself is left alone."""
+    with without_user_hooks(network):
+        ahead = copy.deepcopy(network)
+    for p, gradient in zip(ahead.parameters(), gradients, strict=True):
+        p.grad = None
+        if gradient is not None:
+            p.sub_(rate * gradient)
+    return ahead.requires_grad_(False)

@@ -1,0 +1,191 @@
+"""Variational auto-encoders (Kingma and Welling 2014), the generators of generative replay.
+
+An encoder says where in a space of latents z an image lies, q(z|x) = N(mean, variance); a decoder makes an image of z.
+Both rise a bound on log p(x): the reconstruction less the divergence of q from the prior p(z) = N(0, 1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import ConfigError, InputError
+from ..settings import check_choices, check_counts
+from .gated import Gated
+
+PROBABILITY = 1e-5  # a Bernoulli mean is kept this far away from 0 and 1
+SMALLEST_VARIANCE, LARGEST_VARIANCE = 0.01, 7.0  # of the convolutional encoder
+
+
+class VAE(nn.Module):
+    """Encoder, decoder, and the two parts of their bound."""
+
+    def __init__(self, encoder: nn.Module, mean: nn.Module, variance: nn.Module, decoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.mean, self.variance, self.decoder = encoder, mean, variance, decoder
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of q(z|x)."""
+        features = self.encoder(x)
+        return self.mean(features), self.variance(features)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """The images of latents."""
+        images: Tensor = self.decoder(z)
+        return images
+
+    def divergence(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Latents drawn from q(z|x), and by them an estimate of KL(q‖p), log q(z) − log p(z), a mean over the batch."""
+        mean, variance = self.encode(x)
+        z = mean + variance.sqrt() * noise
+        return z, sampled_divergence(z, mean, variance).mean()
+
+    def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
+        """How far decoded latents are from the images they stand for."""
+        raise NotImplementedError
+
+    def loss(self, x: Tensor, noise: Tensor, divergence_weight: float) -> Tensor:
+        """Minus the bound: reconstruction + β·divergence."""
+        z, divergence = self.divergence(x, noise)
+        return self.reconstruction(x, z) + divergence_weight * divergence
+
+
+def sampled_divergence(z: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """log q(z) − log p(z) of each row; its mean over q is KL(q‖p) = ½·Σ(mean² + variance − log variance − 1)."""
+    return 0.5 * (z.square() - variance.log() - (z - mean).square() / variance).sum(1)
+
+
+@dataclass(frozen=True)
+class MLPVAEConfig:
+    """A perceptron as encoder and one as decoder, for images of grey values in [0, 1]."""
+
+    kind: ClassVar[str] = "mlp-vae"
+
+    latents: int = 50
+    """Dimensions of z."""
+
+    depth: int = 2
+    """Hidden layers of encoder and decoder."""
+
+    hidden: int = 128
+    """Width of the hidden layers."""
+
+    dropout: float = 0.0
+    """Share of hidden values dropped in training."""
+
+    def __post_init__(self) -> None:
+        check_counts(self, "learner.vae", "latents", "depth", "hidden")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"learner.vae.dropout is {self.dropout}; expected a number from 0 to below 1")
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Any shape will do."""
+
+    def build(self, shape: tuple[int, ...]) -> VAE:
+        """The generator of inputs of this shape; weights come from torch's global generator."""
+        return _BernoulliVAE(self, shape)
+
+
+class _BernoulliVAE(VAE):
+    """A pixel is a coin: the reconstruction is −log of the probability of its grey value, summed over pixels."""
+
+    def __init__(self, config: MLPVAEConfig, shape: tuple[int, ...]) -> None:
+        pixels, hidden = math.prod(shape), config.hidden
+        super().__init__(
+            nn.Sequential(nn.Flatten(), *self._layers(pixels, config)),
+            nn.Linear(hidden, config.latents),
+            nn.Sequential(nn.Linear(hidden, config.latents), nn.Softplus()),
+            nn.Sequential(
+                *self._layers(config.latents, config), nn.Linear(hidden, pixels), nn.Sigmoid(), nn.Unflatten(1, shape)
+            ),
+        )
+
+    def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
+        """Summed over pixels, a mean over the batch."""
+        means = self.decode(z).clamp(PROBABILITY, 1 - PROBABILITY)
+        return F.binary_cross_entropy(means, x, reduction="sum") / len(x)
+
+    @staticmethod
+    def _layers(inputs: int, config: MLPVAEConfig) -> list[nn.Module]:
+        layers: list[nn.Module] = []
+        for depth in range(config.depth):
+            layers += [nn.Linear(config.hidden if depth else inputs, config.hidden), nn.ReLU()]
+            layers += [nn.Dropout(config.dropout)] if config.dropout else []
+        return layers
+
+
+@dataclass(frozen=True)
+class ConvVAEConfig:
+    """Gated convolutions, for natural images; height and width must be multiples of 4."""
+
+    kind: ClassVar[str] = "conv-vae"
+
+    latents: int = 50
+    """Dimensions of z."""
+
+    reconstruction: Literal["sum", "mean"] = "sum"
+    """sum: squared error summed over an image, as the bound has it. mean: its mean over all values of the batch,
+    divided by the batch once more, beside a divergence that is a sum: published, and of next to no weight."""
+
+    def __post_init__(self) -> None:
+        check_choices(self, "learner.vae")
+        check_counts(self, "learner.vae", "latents")
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Refuse what strides cannot halve twice."""
+        if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
+            raise InputError(
+                f"inputs have shape {shape}; conv-vae needs images (channels, height, width) whose height and width "
+                "are multiples of 4: resize them, or use mlp-vae"
+            )
+
+    def build(self, shape: tuple[int, ...]) -> VAE:
+        """The generator of images of this shape; weights come from torch's global generator."""
+        return _ConvVAE(self, shape)
+
+
+class _ConvVAE(VAE):
+    """The published gated network: six layers each way, two of them of stride 2."""
+
+    def __init__(self, config: ConvVAEConfig, shape: tuple[int, ...]) -> None:
+        channels, height, width = shape
+        whole = (height // 4, width // 4)  # what two strides leave of the image
+
+        def down(inputs: int, outputs: int, stride: int = 1) -> nn.Module:
+            return Gated(lambda: nn.Conv2d(inputs, outputs, 5, stride, padding=2))
+
+        def up(inputs: int, outputs: int, stride: int = 1) -> nn.Module:
+            return Gated(lambda: nn.ConvTranspose2d(inputs, outputs, 5, stride, padding=2, output_padding=stride - 1))
+
+        encoder = [down(channels, 32), down(32, 32, 2), down(32, 64), down(64, 64, 2), down(64, 64)]
+        decoder = [up(64, 64), up(64, 32, 2), up(32, 32), up(32, 32, 2), up(32, 32)]
+        super().__init__(
+            nn.Sequential(*encoder, Gated(lambda: nn.Conv2d(64, 256, whole)), nn.Flatten()),
+            nn.Linear(256, config.latents),
+            nn.Sequential(
+                nn.Linear(256, config.latents), nn.Softplus(), nn.Hardtanh(SMALLEST_VARIANCE, LARGEST_VARIANCE)
+            ),
+            nn.Sequential(
+                nn.Unflatten(1, (config.latents, 1, 1)),
+                Gated(lambda: nn.ConvTranspose2d(config.latents, 64, whole)),
+                *decoder,
+                nn.Conv2d(32, 256, 5, padding=2),
+                nn.Conv2d(256, channels, 1),
+            ),
+        )
+        self._published = config.reconstruction == "mean"
+
+    def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
+        """Squared error, a mean over the batch."""
+        error = F.mse_loss(self.decode(z), x, reduction="mean" if self._published else "sum")
+        return error / len(x)
+
+
+def draw(rows: int, latents: int, generator: torch.Generator, like: Tensor) -> Tensor:
+    """Standard normal numbers, drawn on the CPU, so that a seed means the same on every device."""
+    return torch.randn(rows, latents, generator=generator).to(like)
