@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from autorecall import ARM, ARMConfig, Distill, DistillConfig, LagConfig, Learner, Naive, NaiveConfig
+from autorecall.learners import (
+    ADI,
+    ARM,
+    ER,
+    ERMIR,
+    GEM,
+    GEN,
+    GENMIR,
+    ADIConfig,
+    ARMConfig,
+    BoundaryConfig,
+    Distill,
+    DistillConfig,
+    ERConfig,
+    ERMIRConfig,
+    GEMConfig,
+    GENConfig,
+    GENMIRConfig,
+    ICaRL,
+    ICaRLConfig,
+    LagConfig,
+    Learner,
+    Naive,
+    NaiveConfig,
+)
+from autorecall.networks import MLPVAEConfig
 
 CLASSES = 6
 IMAGE = (2, 6, 5)
-METHODS = ("naive", "lwf", "arm")
+TAUGHT = ("lwf", "adi", "arm")
+KEEPING = ("er", "er-mir", "gem", "icarl")  # those that keep images
+METHODS = ("naive", *TAUGHT, *KEEPING, "gen", "gen-mir")
 OFTEN = LagConfig("every", every=2, start=2)
 
 
@@ -55,14 +83,36 @@ def learner(
     learning_rate: float = 0.05,
 ) -> Learner:
     """A learner of this method with small, quick settings; total variation is off, so that any input shape is right."""
-    if method == "naive":
-        return Naive(network, NaiveConfig(learning_rate), optimizer, seed)
-    if method == "lwf":
-        return Distill(network, DistillConfig(learning_rate, lag=lag), optimizer, seed)
-    config = ARMConfig(
-        images=9, steps=2, recall_rate=1.0, total_variation=0.0, lag=lag, learning_rate=learning_rate, real_weight=0.5
-    )
-    return ARM(network, config, optimizer, seed)
+    tasks = BoundaryConfig(lag.policy, lag.every, lag.spacing)
+    vae = MLPVAEConfig(latents=3, depth=1, hidden=8)
+    ascent = {"images": 9, "steps": 2, "recall_rate": 1.0, "total_variation": 0.0, "real_weight": 0.5, "lag": lag}
+    make: dict[str, Callable[[], Learner]] = {
+        "naive": lambda: Naive(network, NaiveConfig(learning_rate), optimizer, seed),
+        "lwf": lambda: Distill(network, DistillConfig(learning_rate, lag=lag), optimizer, seed),
+        "adi": lambda: ADI(
+            network, decoded(ADIConfig, ascent, learning_rate=learning_rate, batch_statistics=0.1), optimizer, seed
+        ),
+        "arm": lambda: ARM(network, decoded(ARMConfig, ascent, learning_rate=learning_rate), optimizer, seed),
+        "er": lambda: ER(network, ERConfig(7, learning_rate, 4, tasks=tasks), optimizer, seed),
+        "er-mir": lambda: ERMIR(
+            network, ERMIRConfig(7, learning_rate, 2, candidates=5, remember_outputs=True, tasks=tasks), optimizer, seed
+        ),
+        "gem": lambda: GEM(network, GEMConfig(7, learning_rate, tasks=tasks), optimizer, seed),
+        "icarl": lambda: ICaRL(network, ICaRLConfig(9, learning_rate, 2, 4, tasks=tasks), optimizer, seed),
+        "gen": lambda: GEN(network, GENConfig(learning_rate, 2, 1, warm_up=20, vae=vae, tasks=tasks), optimizer, seed),
+        "gen-mir": lambda: GENMIR(
+            network, GENMIRConfig(learning_rate, 2, 2, vae=vae, ascent_steps=2, tasks=tasks), optimizer, seed
+        ),
+    }
+    return make[method]()
+
+
+Config = TypeVar("Config")
+
+
+def decoded(kind: type[Config], settings: Mapping[str, object], **more: object) -> Config:
+    """A config from settings that several kinds have."""
+    return kind(**settings, **more)
 
 
 def part(state: object, name: str) -> Mapping[str, object]:

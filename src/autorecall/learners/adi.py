@@ -158,7 +158,7 @@ def statistics_of(network: nn.Module, batch: Recalled) -> Iterator[list[Tensor]]
 
     def read(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         (x,) = inputs
-        values, shares = x.flatten(2), batch.weights.to(x)
+        values, shares = x.reshape(*x.shape[:2], -1), batch.weights.to(x)
         count = batch.total * values.shape[2]
         mean = torch.tensordot(shares, values.mean(2), dims=1)
         spread = (values - mean[:, None]).square().mean(2)

@@ -111,7 +111,7 @@ class GEN(Learner):
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Refuse what the generator cannot make either."""
         x, y = super().check(x, y)
-        self.config.vae.check(tuple(self.prepare(x[:1]).shape[1:]))
+        self.config.vae.check(self.prepare(x))
         return x, y
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -172,15 +172,14 @@ class GEN(Learner):
 
     def load_state_dict(self, state: State) -> None:
         """Take back what `state_dict` gave."""
-        super().load_state_dict(state)
+        self.vae = self.earlier_vae = self.earlier_network = None
+        if state["vae"] is not None:
+            self._make_vae(tuple(integers(state["shape"])), next(self.network.parameters()))
+        super().load_state_dict(state)  # after its first weights were drawn, for the generator of random numbers
         self.boundaries.load_state_dict(mapping(state["boundaries"]))
         self.images_of_task = integer(state["images_of_task"])
-        self.vae = self.earlier_vae = self.earlier_network = None
-        if state["vae"] is None:
+        if self.vae is None:
             return
-        with torch.random.fork_rng():  # its first weights are replaced, and must not use up random numbers
-            self._make_vae(tuple(integers(state["shape"])), next(self.network.parameters()))
-        assert self.vae is not None
         self.vae.load_state_dict(mapping(state["vae"]))
         self._vae_optimizer.load_state_dict(copy.deepcopy(with_number_keys(mapping(state["vae_optimizer"]))))
         if state["earlier_vae"] is not None:
@@ -192,7 +191,9 @@ class GEN(Learner):
 
     def _make_vae(self, shape: tuple[int, ...], like: Tensor) -> None:
         self._shape = shape
-        self.vae = self.config.vae.build(shape).to(like)
+        with torch.random.fork_rng():  # weights are drawn by torch's global generator, which is not ours to use
+            torch.manual_seed(int(torch.randint(2**62, (), generator=self.generator)))
+            self.vae = self.config.vae.build(shape).to(like)
         if self._channels_last:
             self.vae.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._vae_optimizer = torch.optim.Adam(self.vae.parameters())

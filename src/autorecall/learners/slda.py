@@ -30,7 +30,7 @@ class SLDAConfig:
 
     method: ClassVar[str] = "slda"
 
-    shrinkage: float = 1e-3
+    shrinkage: float = 0.01
     """Share of a multiple of the identity in the covariance, so that it can be inverted."""
 
     def __post_init__(self) -> None:

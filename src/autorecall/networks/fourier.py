@@ -25,7 +25,7 @@ class FourierConfig:
     features: int = 1000
     """Number of random features."""
 
-    width: float = 5.0
+    width: float = 20.0
     """Width of the Gaussian kernel, as a distance between inputs."""
 
     def __post_init__(self) -> None:

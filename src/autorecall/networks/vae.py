@@ -83,8 +83,11 @@ class MLPVAEConfig:
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"learner.vae.dropout is {self.dropout}; expected a number from 0 to below 1")
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Any shape will do."""
+    def check(self, x: Tensor) -> None:
+        """Refuse what is no grey value; any shape will do."""
+        low, high = float(x.min()), float(x.max())
+        if low < 0 or high > 1:
+            raise InputError(f"inputs go from {low:.4g} to {high:.4g}; mlp-vae needs them in [0, 1]: scale them")
 
     def build(self, shape: tuple[int, ...]) -> VAE:
         """The generator of inputs of this shape; weights come from torch's global generator."""
@@ -136,8 +139,9 @@ class ConvVAEConfig:
         check_choices(self, "learner.vae")
         check_counts(self, "learner.vae", "latents")
 
-    def check(self, shape: tuple[int, ...]) -> None:
+    def check(self, x: Tensor) -> None:
         """Refuse what strides cannot halve twice."""
+        shape = tuple(x.shape[1:])
         if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
             raise InputError(
                 f"inputs have shape {shape}; conv-vae needs images (channels, height, width) whose height and width "
