@@ -21,6 +21,7 @@ from autorecall.schema import differences, to_json
 from autorecall.stream import StreamConfig
 
 SMALL = PRESETS["mnist/arm"].config
+METHODS = "naive, lwf, adi, arm, er, er-mir, gem, icarl, gen, gen-mir, slda"
 
 
 def through_text(config: RunConfig) -> RunConfig:
@@ -165,12 +166,12 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         (
             "learner",
             {"method": "ewc"},
-            "config.learner names 'ewc'; expected a kind or method of naive, lwf, adi, arm, er, er-mir, gem, icarl, gen, gen-mir, slda",
+            "config.learner names 'ewc'; expected a kind or method of " + METHODS,
         ),
         (
             "learner",
             None,
-            "config.learner names None; expected a kind or method of naive, lwf, adi, arm, er, er-mir, gem, icarl, gen, gen-mir, slda",
+            "config.learner names None; expected a kind or method of " + METHODS,
         ),
         ("learner", {"method": "naive", "steps": 3}, "config.learner.steps is no field of NaiveConfig; remove it"),
         ("learner.steps", 0, "learner.steps is 0; expected 1 to 1,000,000"),

@@ -26,17 +26,38 @@ if TYPE_CHECKING:
     from .experiment import Observer as Observer
     from .experiment import Result as Result
     from .experiment import run as run
+    from .learners import ADI as ADI
     from .learners import ARM as ARM
+    from .learners import ER as ER
+    from .learners import ERMIR as ERMIR
+    from .learners import GEM as GEM
+    from .learners import GEN as GEN
+    from .learners import GENMIR as GENMIR
+    from .learners import SLDA as SLDA
+    from .learners import ADIConfig as ADIConfig
     from .learners import ARMConfig as ARMConfig
+    from .learners import BoundaryConfig as BoundaryConfig
     from .learners import Distill as Distill
     from .learners import DistillConfig as DistillConfig
+    from .learners import ERConfig as ERConfig
+    from .learners import ERMIRConfig as ERMIRConfig
+    from .learners import GEMConfig as GEMConfig
+    from .learners import GENConfig as GENConfig
+    from .learners import GENMIRConfig as GENMIRConfig
+    from .learners import ICaRL as ICaRL
+    from .learners import ICaRLConfig as ICaRLConfig
     from .learners import LagConfig as LagConfig
     from .learners import Learner as Learner
     from .learners import Memory as Memory
     from .learners import Naive as Naive
     from .learners import NaiveConfig as NaiveConfig
     from .learners import Recollection as Recollection
+    from .learners import SLDAConfig as SLDAConfig
+    from .networks import ConvVAEConfig as ConvVAEConfig
+    from .networks import FourierConfig as FourierConfig
+    from .networks import GatedMLPConfig as GatedMLPConfig
     from .networks import MLPConfig as MLPConfig
+    from .networks import MLPVAEConfig as MLPVAEConfig
     from .networks import ResNet18Config as ResNet18Config
     from .presets import PRESETS as PRESETS
     from .stream import Stream as Stream
@@ -48,18 +69,35 @@ _HOMES = {
     ".errors": ("AutorecallError", "ConfigError", "DataError", "DivergedError", "InputError"),
     ".experiment": ("Observer", "Result", "run"),
     ".learners": (
+        "ADI",
+        "ADIConfig",
         "ARM",
         "ARMConfig",
+        "BoundaryConfig",
         "Distill",
         "DistillConfig",
+        "ER",
+        "ERConfig",
+        "ERMIR",
+        "ERMIRConfig",
+        "GEM",
+        "GEMConfig",
+        "GEN",
+        "GENConfig",
+        "GENMIR",
+        "GENMIRConfig",
+        "ICaRL",
+        "ICaRLConfig",
         "LagConfig",
         "Learner",
         "Memory",
         "Naive",
         "NaiveConfig",
         "Recollection",
+        "SLDA",
+        "SLDAConfig",
     ),
-    ".networks": ("MLPConfig", "ResNet18Config"),
+    ".networks": ("ConvVAEConfig", "FourierConfig", "GatedMLPConfig", "MLPConfig", "MLPVAEConfig", "ResNet18Config"),
     ".presets": ("PRESETS",),
     ".stream": ("Stream", "StreamConfig"),
 }

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -134,6 +133,8 @@ def project(gradient: Tensor, memories: Tensor, margin: float = 0.0) -> Tensor:
     It is gradient + Σ v_t·memory_t for the v ≥ margin that make it shortest (the dual programme, a non-negative least
     squares problem in as many variables as there are rows); with a margin it is no longer the closest one.
     """
+    from scipy.optimize import nnls  # takes a while to import, and no other method needs it
+
     rows, vector = memories.double(), gradient.double()
     # With gram = A·Aᵀ, |vector + rowsᵀ·v|² is |Aᵀ·v + A⁺·rows·vector|² up to a constant: a small problem.
     values, directions = torch.linalg.eigh(rows @ rows.T)
