@@ -108,9 +108,9 @@ class ADI(RecallLearner):
             if not bool(loss.isfinite()):
                 break
             at_student, at_teacher, at_images = torch.autograd.grad(
-                loss, (s, t, x), allow_unused=True, materialize_grads=True
+                loss + 0 * x.sum(), (s, t, x), allow_unused=True, materialize_grads=True
             )
-            # Of the terms, batch statistics alone arise inside the teacher.
+            # Of the terms, batch statistics alone arise inside the teacher; they may be the only one.
             outputs = (teacher_logits, statistics) if statistics.requires_grad else (teacher_logits,)
             gradients = (at_teacher, torch.full_like(statistics, config.batch_statistics))[: len(outputs)]
             by_teacher, by_student = self.side_by_side.both(

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -31,7 +30,7 @@ class GEMConfig:
     images: int = 200
     """Images kept, in all; each task begun so far has the same share of them."""
 
-    learning_rate: float = 0.1
+    learning_rate: float = 0.03
     """Rate of the SGD step."""
 
     margin: float = 0.0
@@ -136,14 +135,17 @@ def project(gradient: Tensor, memories: Tensor, margin: float = 0.0) -> Tensor:
     from scipy.optimize import nnls  # takes a while to import, and no other method needs it
 
     rows, vector = memories.double(), gradient.double()
+    # All of length 1, so that a task known by heart, whose gradient is next to nothing, has its say as well.
+    lengths = rows.norm(dim=1)
+    rows, least = rows / lengths.clamp_min(torch.finfo(rows.dtype).tiny)[:, None], (margin * lengths).cpu().numpy()
     # With gram = A·Aᵀ, |vector + rowsᵀ·v|² is |Aᵀ·v + A⁺·rows·vector|² up to a constant: a small problem.
     values, directions = torch.linalg.eigh(rows @ rows.T)
     used = values > values.max() * 1e-12
     root = values[used].sqrt()
     matrix = (root[:, None] * directions[:, used].T).cpu().numpy()
     target = -(directions[:, used].T @ (rows @ vector) / root).cpu().numpy()
-    above, _ = nnls(matrix, target - matrix @ np.full(len(rows), margin))
-    weights = torch.from_numpy(above + margin).to(rows)
+    above, _ = nnls(matrix, target - matrix @ least)
+    weights: Tensor = torch.from_numpy(above + least).to(rows)
     return (vector + weights @ rows).to(gradient)
 
 

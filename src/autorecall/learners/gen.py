@@ -105,7 +105,8 @@ class GEN(Learner):
         """Images in the size and range that both networks are shown."""
         size = self.config.image_size
         if size is not None and x.dim() == 4 and x.shape[2:] != (size, size):
-            x = F.interpolate(x, (size, size), mode="bilinear", antialias=True)
+            resized = F.interpolate(x, (size, size), mode="bilinear", antialias=True)
+            x = resized.clamp(x.min(), x.max())  # its weights add up to 1 only but for rounding
         return 2 * x - 1 if self.config.input_range == "symmetric" else x
 
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

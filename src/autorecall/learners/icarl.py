@@ -88,14 +88,14 @@ class ICaRL(Learner):
 
     def predict(self, x: Tensor) -> Tensor:
         """Minus the squared distance to the mean of each class; far below for classes never seen."""
-        if not self.exemplars and not self.candidates:
+        seen = [label for label, _ in self._images()]
+        if not seen:
             return super().predict(x)
         x = self._laid_out(x.to(self._device()))
         features, logits = self._see(x)
         if self._means is None:
             self._means = self._class_means(x)
         distances = torch.cdist(features, self._means.to(features)).square()
-        seen = sorted({*self.exemplars, *self.candidates})
         scores = torch.full_like(logits, -1e9)
         scores[:, seen] = -distances
         return scores
@@ -179,7 +179,7 @@ class ICaRL(Learner):
         """The images of each class, by label."""
         kept = {label: images for label, (images, _) in self.exemplars.items()}
         kept |= {c: reservoir.images for c, reservoir in self.candidates.items() if reservoir.images is not None}
-        return sorted(kept.items())
+        return sorted((label, images) for label, images in kept.items() if len(images))
 
     def _class_means(self, like: Tensor) -> Tensor:
         means = [self._see(self._laid_out(unpack(images, like)))[0].mean(0) for _, images in self._images()]

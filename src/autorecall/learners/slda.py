@@ -21,8 +21,6 @@ from .features import features_and_logits, last_linear
 from .modes import evaluating
 from .state import State, tensor
 
-UNSEEN = -1e9  # the logit of a class that was never seen
-
 
 @dataclass(frozen=True)
 class SLDAConfig:
@@ -59,7 +57,10 @@ class SLDA(Learner):
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """Add a batch to the statistics, class by class (Chan et al. 1979)."""
         with evaluating(self.network), torch.no_grad():
-            features = features_and_logits(self.network, x)[0].to(self.means)
+            features, logits = features_and_logits(self.network, x)
+            if not torch.allclose(last_linear(self.network)(features), logits, equal_nan=True):
+                raise InputError("the logits are not those of the last nn.Linear alone; use a network that ends in it")
+            features = features.to(self.means)
         for label in torch.unique(y).tolist():
             rows = features[(y == label).cpu()]
             before, new = int(self.counts[label]), len(rows)
@@ -101,7 +102,7 @@ class SLDA(Learner):
         covariance.diagonal().add_(self.config.shrinkage * size)
         weights = torch.linalg.solve(covariance, self.means.T).T
         biases = -(weights * self.means).sum(1) / 2
-        biases[self.counts == 0] = UNSEEN
+        biases[self.counts == 0] = torch.finfo(biases.dtype).min  # never the largest
         layer = last_linear(self.network)
         layer.weight.copy_(weights)
         layer.bias.copy_(biases)

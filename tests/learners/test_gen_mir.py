@@ -1,0 +1,224 @@
+"""Maximally interfered latents against a literal search, what they gain, and what happens where a search fails."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autorecall.learners import GEN, GENMIR, BoundaryConfig, GENConfig, GENMIRConfig
+from autorecall.networks import VAE, MLPVAEConfig
+
+from .worlds import assert_same, batch, conv, mlp
+
+SETTINGS = GENMIRConfig(
+    learning_rate=0.05,
+    steps=1,
+    groups=3,
+    vae=MLPVAEConfig(latents=3, depth=1, hidden=6),
+    tasks=BoundaryConfig("every", every=2),
+    ascent_steps=4,
+    ahead_rate=0.1,
+    interference=0.7,
+    certainty=0.9,
+    diversity=0.6,
+)
+Make = Callable[[], nn.Module]
+Gain = Callable[[Tensor, list[Tensor]], Tensor]
+every_network = pytest.mark.parametrize("make", [mlp, conv])
+
+
+def observed(make: Make = mlp, config: GENMIRConfig = SETTINGS, batches: int = 4) -> GENMIR:
+    """A learner in its second task."""
+    learner = GENMIR(make(), config, seed=6)
+    for number in range(batches):
+        learner.observe(*batch(number))
+    return learner
+
+
+class Search:
+    """The search of facts.md written out, with networks of its own and the random numbers of a learner."""
+
+    def __init__(self, learner: GENMIR, x: Tensor, y: Tensor) -> None:
+        assert learner.vae is not None
+        assert learner.earlier_vae is not None
+        assert learner.earlier_network is not None
+        self.config, self.x, self.y = learner.config, x, y
+        self.vae, self.network = copy.deepcopy(learner.vae), copy.deepcopy(learner.network).train()
+        self.earlier_vae: VAE = copy.deepcopy(learner.earlier_vae)
+        self.earlier_network = copy.deepcopy(learner.earlier_network)
+        self.generator = torch.Generator()
+        self.generator.set_state(learner.generator.get_state())
+
+    def normal(self, count: int) -> Tensor:
+        return torch.randn(count, self.config.vae.latents, generator=self.generator).to(self.x)
+
+    def stepped(self, network: nn.Module, loss: Tensor) -> None:
+        optimizer = torch.optim.SGD(network.parameters(), lr=self.config.ahead_rate)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    def for_network(self) -> list[Tensor]:
+        self.stepped(self.network, nn.functional.cross_entropy(self.network(self.x), self.y))
+        return self.groups(self.gain_for_network)
+
+    def for_vae(self, weight: float) -> list[Tensor]:
+        self.stepped(self.vae, self.vae.loss(self.x, self.normal(len(self.x)), weight))
+        return self.groups(self.gain_for_vae)
+
+    def gain_for_network(self, z: Tensor, found: list[Tensor]) -> Tensor:
+        images = self.earlier_vae.decode(z)
+        earlier: Tensor = self.earlier_network(images).softmax(1)
+        harm: Tensor = -(earlier * self.network(images).softmax(1).log()).sum() / len(z)
+        return self.config.interference * harm + self.rest(z, found)
+
+    def gain_for_vae(self, z: Tensor, found: list[Tensor]) -> Tensor:
+        images = self.earlier_vae.decode(z)
+        harm = self.kl(self.vae, images) - self.kl(self.earlier_vae, images)
+        return self.config.interference * harm + self.rest(z, found)
+
+    def kl(self, vae: VAE, images: Tensor) -> Tensor:
+        mean, variance = vae.encode(images)
+        z = mean + variance.sqrt() * self.normal(len(images))
+        q, p = torch.distributions.Normal(mean, variance.sqrt()), torch.distributions.Normal(0.0, 1.0)
+        divergence: Tensor = (q.log_prob(z) - p.log_prob(z)).sum() / len(z)  # type: ignore[no-untyped-call]
+        return divergence
+
+    def rest(self, z: Tensor, found: list[Tensor]) -> Tensor:
+        earlier: Tensor = self.earlier_network(self.earlier_vae.decode(z)).softmax(1)
+        gain = self.config.certainty * (earlier * earlier.log()).sum() / len(z)
+        for group in found:
+            gain = gain + self.config.diversity * ((z - group) ** 2).sum() / z.numel() / len(found)
+        return gain
+
+    def groups(self, gain: Gain) -> list[Tensor]:
+        found: list[Tensor] = []
+        for _ in range(self.config.groups):
+            z = self.normal(10)
+            for _ in range(self.config.ascent_steps):
+                z = z.detach().requires_grad_()
+                z = z + torch.autograd.grad(gain(z, found), z)[0]
+            found.append(z.detach())
+        return found
+
+
+@every_network
+def test_images_for_the_classifier_are_those_of_a_literal_search(make: Make) -> None:
+    learner, (x, y) = observed(make), batch(4)
+    search = Search(learner, x, y)
+    expected = search.earlier_vae.decode(torch.cat(search.for_network()))
+    torch.testing.assert_close(learner.images_for_network(x, y), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.4])
+def test_images_for_the_generator_are_those_of_a_literal_search(weight: float) -> None:
+    learner, (x, y) = observed(), batch(4)
+    search = Search(learner, x, y)
+    expected = search.earlier_vae.decode(torch.cat(search.for_vae(weight)))
+    torch.testing.assert_close(learner.images_for_vae(x, weight), expected, rtol=0, atol=1e-9)
+
+
+def test_searching_changes_no_network() -> None:
+    learner, (x, y) = observed(), batch(4)
+    before = copy.deepcopy(learner.state_dict())
+    learner.images_for_vae(x, 0.5)
+    learner.images_for_network(x, y)
+    after = learner.state_dict()
+    for name in ("network", "vae", "earlier_vae", "earlier_network"):
+        one, other = before[name], after[name]
+        assert isinstance(one, dict)
+        assert isinstance(other, dict)
+        assert all(torch.equal(value, other[key]) for key, value in one.items()), name
+    assert all(p.grad is None for p in learner.network.parameters())
+
+
+def latents_of(learner: GENMIR, x: Tensor, y: Tensor) -> Tensor:
+    """The latents that a search for the classifier ends with."""
+    assert learner.earlier_vae is not None
+    dreamt: list[Tensor] = []
+    hook = learner.earlier_vae.decoder.register_forward_pre_hook(lambda _, inputs: dreamt.append(inputs[0]))
+    learner.images_for_network(x, y)
+    hook.remove()
+    return dreamt[-1].detach()
+
+
+def test_ascended_latents_gain_by_it() -> None:
+    """Each group, by the gain written out, with the groups before it as the search ended them."""
+    learner, (x, y) = observed(), batch(4)
+    search = Search(learner, x, y)
+    ended = torch.split(latents_of(learner, x, y), 10)
+    search.stepped(search.network, nn.functional.cross_entropy(search.network(x), y))
+    for number, end in enumerate(ended):
+        start, found = search.normal(10), list(ended[:number])
+        assert not torch.equal(start, end)
+        assert float(search.gain_for_network(end, found).detach()) > float(
+            search.gain_for_network(start, found).detach()
+        )
+
+
+def test_diversity_drives_groups_apart() -> None:
+    x, y = batch(4)
+
+    def apart(diversity: float) -> float:
+        """The mean squared distance of the second group of latents from the first."""
+        learner = observed(config=replace(SETTINGS, groups=2))
+        learner.config = replace(learner.config, diversity=diversity)
+        first, second = torch.split(latents_of(learner, x, y), 10)
+        return float((first - second).square().mean())
+
+    assert apart(0.0) < 0.9 * apart(1.0) < 0.9 * apart(3.0)
+
+
+def test_first_group_does_not_depend_on_diversity() -> None:
+    (x, y), found = batch(4), []
+    for diversity in (0.0, 2.0):
+        learner = observed()
+        learner.config = replace(learner.config, diversity=diversity)
+        found.append(torch.split(latents_of(learner, x, y), 10))
+    assert torch.equal(found[0][0], found[1][0])
+    assert not torch.allclose(found[0][1], found[1][1])
+
+
+def test_search_that_fails_falls_back_to_latents_of_the_prior() -> None:
+    learner, (x, y) = observed(), batch(4)
+    learner.config = replace(learner.config, diversity=1e200)
+    failed = Search(learner, x, y).for_network()
+    assert not torch.cat(failed).isfinite().all()
+    latents = latents_of(learner, x, y)
+    assert latents.shape == (30, 3)
+    assert latents.isfinite().all()
+    assert latents.abs().max() < 5
+    assert 0.5 < float(latents.std()) < 1.5
+    images = learner.images_for_vae(x, 0.5)
+    assert images.isfinite().all()
+    assert len(images) == 30
+    learner.observe(x, y)
+    assert all(p.isfinite().all() for p in learner.network.parameters())
+
+
+def test_dropout_of_the_generator_is_off_in_its_copy_and_on_in_its_search() -> None:
+    config = replace(SETTINGS, vae=MLPVAEConfig(latents=3, depth=1, hidden=6, dropout=0.4))
+    learner = observed(config=config)
+    z = torch.randn(5, 3, dtype=torch.float64)
+    assert torch.equal(learner.dream(z), learner.dream(z))
+    assert learner.vae is not None
+    assert learner.vae.training
+    assert not torch.equal(learner.vae.decode(z), learner.vae.decode(z))
+    assert learner.images_for_vae(batch(4)[0], 0.5).isfinite().all()
+
+
+def test_first_task_is_plain_generative_replay() -> None:
+    plain = GEN(mlp(), GENConfig(0.05, 1, 3, vae=SETTINGS.vae, tasks=SETTINGS.tasks), seed=6)
+    learner = observed(batches=0)
+    for number in range(4):
+        found, expected = learner.observe(*batch(number)), plain.observe(*batch(number))
+        if number < 2:
+            assert_same(found, expected)
+            assert_same(learner.state_dict(), plain.state_dict())
+    with pytest.raises(AssertionError):
+        assert_same(dict(learner.network.state_dict()), dict(plain.network.state_dict()), 1e-12)

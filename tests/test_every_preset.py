@@ -1,0 +1,53 @@
+"""Every row of every table runs through the whole pipeline, on a stream of two small tasks, without a warning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autorecall.config import from_json
+from autorecall.data import Dataset, from_arrays
+from autorecall.experiment import read_result, run
+from autorecall.files import read_json
+from autorecall.learners import GENMIRConfig
+from autorecall.presets import PRESETS
+
+
+def small(shape: tuple[int, ...], classes: int, each: int) -> Dataset:
+    """A few images a class, bright in a place of its own."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(classes), each)
+    images = rng.integers(0, 128, (len(labels), *shape), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[:, label, :] = 255
+    return from_arrays(train=(images, labels), test=(images, labels))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_runs(name: str, tmp_path: Path) -> None:
+    config = PRESETS[name].config
+    classes = 2 * config.stream.classes_per_task
+    shape = (1, 28, 28) if config.dataset == "mnist" else (3, 16, 16)
+    if name.startswith("miniimagenet/gen"):
+        shape = (3, 64, 64)  # what it resizes images to
+    dataset = small(shape, classes, each=12 // classes)
+    short = replace(config, stream=replace(config.stream, class_pool=(), batch_size=3, passes=1))
+    if isinstance(short.learner, GENMIRConfig):
+        short = replace(short, learner=replace(short.learner, groups=2, ascent_steps=1))  # or it takes half a minute
+    result = run(name, short, dataset, tmp_path / "run")
+    tasks = 1 if config.stream.stationary else 2
+    assert len(result.accuracy_matrix) == tasks
+    assert (result.forgetting is None) == (tasks == 1)
+    assert read_result(tmp_path / "run" / "result.json") == result
+    stored = read_json(tmp_path / "run" / "config.json")
+    assert stored.pop("preset") == name
+    assert from_json(stored) == replace(short, dataset="arrays")
+    rows = (tmp_path / "run" / "history.csv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 1 + result.steps
+    kept = result.memory
+    assert (kept.images > 0) == name.split("/")[1].startswith(("er", "gem", "icarl"))
+    taught = name.split("/")[1].startswith(("lwf", "adi", "arm", "ablation", "gen", "slda"))
+    assert (kept.parameters > 0) == (taught and "unit-lag" not in name)
