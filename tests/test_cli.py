@@ -244,7 +244,11 @@ def test_a_finished_run_with_another_config_is_refused(say: Say, place: Path, mo
     found = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
     monkeypatch.setattr(run_command, "run", not_again)
     said = say("run", "mnist/naive", "--learner.learning-rate", "0.1")
-    refused(said, "holds a finished run that differs in learner.learning_rate (now 0.1)", "--fresh to move it aside")
+    refused(
+        said,
+        "holds a finished run that differs in learner.learning_rate (now 0.1, before 0.05)",
+        "--fresh to move it aside",
+    )
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == found
 
 
