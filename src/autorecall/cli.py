@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code: 0 done, 1 a run that could not be finished, 2 wrong input, 128 + N a signal."""
+    """Run one command line; the exit code: 0 done, 1 a run not finished, 2 wrong input, 128 + N signal N."""
     try:
         code = _obey(arguments)
         sys.stdout.flush()

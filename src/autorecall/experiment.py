@@ -296,15 +296,7 @@ class _Progress:
     def _save(self) -> None:
         # Not after the last step, which has its recalled images to show: whoever ends a run has done that step.
         if self.place is not None and self.now.steps < self.total:
-            self.place.save(
-                self.now.steps,
-                {
-                    "run": to_json(self.now),
-                    "learner": self.learner.state_dict(),
-                    "random": _random_state(self.now.config.device),
-                    "history": torch.frombuffer(bytearray(self.history.text.encode()), dtype=torch.uint8),
-                },
-            )
+            self.place.save(self.now.steps, run_state(self.now, self.learner, self.history))
 
     def _take_up(self, place: RunFolder) -> None:
         """Where the last checkpoint left off, or at the beginning."""
@@ -371,6 +363,16 @@ class _Progress:
             found = Diverged(self.now.preset, self.now.config.seed, steps, task, error.term, str(error.value))
             self.place.end("stopped.json", asdict(found))
         return StoppedError(f"stopped at step {steps} (task {task}): {error}")
+
+
+def run_state(standing: Standing, learner: Learner, history: History) -> dict[str, object]:
+    """Everything that a run needs to go on bit for bit."""
+    return {
+        "run": to_json(standing),
+        "learner": learner.state_dict(),
+        "random": _random_state(standing.config.device),
+        "history": torch.frombuffer(bytearray(history.text.encode()), dtype=torch.uint8),
+    }
 
 
 def _versions() -> dict[str, str]:
