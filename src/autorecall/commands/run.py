@@ -95,7 +95,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
     values = dict(read_json(Path(file)))
     stored = values.pop("preset", None)
     if not isinstance(stored, str) or not re.fullmatch("[a-z0-9-]+/[a-z0-9-]+", stored):
-        raise ConfigError(f"{file} has the preset {stored!r}; expected a name such as {DEFAULT}")
+        raise ConfigError(f"{file} has the preset {stored!r:.80}; expected a name such as {DEFAULT}")
     parsed = _parse(arguments, stored, from_json(values))
     if parsed.preset != stored:
         raise ConfigError(f"both the preset {parsed.preset!r} and --config are given; expected one of them")
