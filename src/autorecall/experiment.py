@@ -165,8 +165,8 @@ def finished_before(folder: Path, config: RunConfig, data: str = "") -> Result |
 
 
 def tidy(folder: Path) -> None:
-    """Remove the checkpoints of a finished run that was killed before it could do so itself."""
-    if (folder / "checkpoints").exists():
+    """Remove what a finished run left that was killed after writing its result."""
+    if any(path.exists() for path in (folder / "checkpoints", folder / ".lock", *folder.glob(".*.tmp"))):
         with suppress(AutorecallError), owned(folder):
             if (folder / "result.json").exists():
                 Checkpoints(folder).remove()

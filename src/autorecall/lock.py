@@ -44,7 +44,11 @@ class Lock:
 
     def _taken(self) -> int:
         while True:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_folder(self._folder)
+            try:
+                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                continue  # moved aside by another, between the two lines above
             try:
                 if sys.platform != "win32":
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,15 +74,12 @@ class Lock:
 @contextmanager
 def owned(folder: Path, fresh: bool = False) -> Iterator[Lock]:
     """The folder for this process alone; `fresh` moves what it holds aside first."""
-    make_folder(folder)
     lock = Lock(folder)
     try:
         if fresh and any(path.name != NAME for path in folder.iterdir()):
-            aside = move_aside(folder)
-            make_folder(folder)
-            old, lock = lock, Lock(folder)  # if another was faster, it is refused here as anywhere else
+            (move_aside(folder) / NAME).unlink()
+            old, lock = lock, Lock(folder)  # if another was faster, this one is refused here as anywhere else
             old.release()
-            (aside / NAME).unlink(missing_ok=True)
         for left in (*folder.glob(".*.tmp"), *folder.glob("*/.*.tmp")):  # of a process that was killed while writing
             left.unlink(missing_ok=True)
         yield lock
