@@ -26,6 +26,7 @@ from autorecall.config import from_json
 from autorecall.data import Dataset, Split, load, mnist
 from autorecall.learners import Learner
 from autorecall.presets import PRESETS
+from autorecall.schema import to_json
 
 FILES = {"config.json", "history.csv", "result.json"}
 MAIN = "from autorecall.cli import main; main()"
@@ -548,6 +549,25 @@ def test_a_config_file_that_is_none_is_refused(say: Say, place: Path, content: s
     (place / "config.json").write_text(content)
     refused(say("run", "--config", "config.json"), sentence)
     assert files(place) == {"config.json"}
+
+
+@pytest.mark.parametrize("depth", [100, 900, 980, 100_000])
+@pytest.mark.parametrize("name", ["preset", "dataset", "stream", "learner", "seed", "unknown"])
+def test_a_config_file_nested_deeply_is_refused_in_a_short_sentence(
+    say: Say, place: Path, name: str, depth: int
+) -> None:
+    values = {"preset": "mnist/arm"} | to_json(PRESETS["mnist/arm"].config) | {name: "here"}
+    (place / "config.json").write_text(json.dumps(values).replace('"here"', "[" * depth + "]" * depth))
+    said = say("run", "--config", "config.json")
+    refused(said, "config")
+    assert len(said.err) < 300
+    assert files(place) == {"config.json"}
+
+
+def test_a_config_file_of_100_megabytes_is_refused_unread(say: Say, place: Path) -> None:
+    (place / "config.json").touch()
+    os.truncate(place / "config.json", 100 * 10**6)
+    refused(say("run", "--config", "config.json"), "config.json is larger than 16 MiB")
 
 
 # Your own images

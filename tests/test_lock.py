@@ -29,8 +29,8 @@ while time.monotonic() < deadline:
             lock.check()
             inside.unlink()
             taken += 1
-    except AutorecallError as error:
-        assert "in use by process" in str(error), error
+    except AutorecallError as error:  # in use, or moved aside between making and opening it
+        assert "in use by process" in str(error) or "folder" in str(error), error
 print(taken)
 """
 

@@ -76,9 +76,10 @@ def owned(folder: Path, fresh: bool = False) -> Iterator[Lock]:
     """The folder for this process alone; `fresh` moves what it holds aside first."""
     lock = Lock(folder)
     try:
-        if fresh and any(path.name != NAME for path in folder.iterdir()):
+        while fresh and any(path.name != NAME for path in folder.iterdir()):
             (move_aside(folder) / NAME).unlink()
-            old, lock = lock, Lock(folder)  # if another was faster, this one is refused here as anywhere else
+            # If another was faster, this one is refused here as anywhere else, or finds what that one left.
+            old, lock = lock, Lock(folder)
             old.release()
         for left in (*folder.glob(".*.tmp"), *folder.glob("*/.*.tmp")):  # of a process that was killed while writing
             left.unlink(missing_ok=True)

@@ -43,7 +43,7 @@ def decode(kind: object, value: object, path: str) -> object:
     if origin is dict:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path} is {value!r:.80}; expected an object")
-        return {name: decode(choices[1], inner, f"{path}.{name}") for name, inner in value.items()}
+        return {name: decode(choices[1], inner, f"{path}.{name:.80}") for name, inner in value.items()}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, value, path)
     assert isinstance(kind, type)
