@@ -1,7 +1,7 @@
 # Two commands: `make demo` trains ARM on real digits, `make test` checks everything. `make results` makes the MNIST
 # table of docs/results.md, in about two minutes. `make torture MINUTES=5` kills runs and damages what they saved, as
 # often as it can in that time, and fails if one of them ends otherwise than undisturbed.
-# Both set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
+# All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
 
 PYTHON ?= python3.11
 VENV := .venv

@@ -206,7 +206,7 @@ def _contents(out: Path) -> dict[str, object]:
 
 
 def _draw_pictures(folder: Path, seed: int) -> None:
-    """Four classes of ten pictures: a colour a class, with noise."""
+    """Four classes of thirty pictures: a colour a class, with noise."""
     rng = np.random.default_rng(seed)
     for label in range(4):
         (folder / f"class {label}").mkdir(parents=True)

@@ -132,7 +132,7 @@ def changed(values: Mapping[str, object], path: tuple[str, ...], value: object, 
     return new
 
 
-@examples(120)
+@examples(100)
 @given(st.data())
 def test_any_config_runs_or_is_refused(place: Path, capsys: pytest.CaptureFixture[str], drawn: st.DataObject) -> None:
     config = drawn.draw(st.sampled_from(CONFIGS))
@@ -216,7 +216,7 @@ def half(tmp_path_factory: pytest.TempPathFactory, data: Dataset) -> tuple[Path,
     return folder / "half", folder / "whole"
 
 
-@examples(80)
+@examples(50)
 @given(st.data())
 def test_any_damage_is_survived_or_named(
     place: Path, capsys: pytest.CaptureFixture[str], half: tuple[Path, Path], drawn: st.DataObject

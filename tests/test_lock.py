@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -81,6 +82,18 @@ def test_a_lock_that_was_deleted_between_opening_and_locking_does_not_count(
     with owned(tmp_path) as lock:
         lock.check()
         assert len(calls) == 2
+
+
+def test_a_full_disk_leaves_nobody_locked_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(WriteError, match=r"^cannot write .*lock: No space left on device; check the folder and"):
+            Lock(tmp_path)
+    assert names(tmp_path) == set()
+    Lock(tmp_path).release()
 
 
 def test_a_folder_that_was_removed_or_replaced_is_no_longer_held(tmp_path: Path) -> None:

@@ -24,11 +24,16 @@ class Lock:
         self._folder, self._path = folder, folder / NAME
         try:
             self._file = self._taken()
-            # For people, and for the sentence that others get; what counts is the lock of the system.
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+            try:
+                # For people, and for the sentence that others get; what counts is the lock of the system.
+                os.ftruncate(self._file, 0)
+                os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+            except OSError:
+                self.release()
+                raise
         except OSError as error:
-            raise WriteError(f"cannot write {self._path}: {error.strerror}; check the folder and the space") from error
+            reason = f"{error.strerror}; check the folder and the free space"
+            raise WriteError(f"cannot write {self._path}: {reason}") from error
 
     def check(self) -> None:
         """Refuse to go on in a folder that was removed, moved or replaced since."""
