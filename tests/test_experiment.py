@@ -105,6 +105,7 @@ def test_a_run_writes_its_config_history_and_result(data: Dataset, tmp_path: Pat
     assert list(json.loads((folder / "result.json").read_text())) == fields
     assert read_result(folder / "result.json") == result
     assert (result.preset, result.seed, result.split) == ("own/bars", 3, "test")
+    assert result.data == data.fingerprint()
 
 
 def test_history_has_a_row_a_step_with_the_same_columns(data: Dataset, tmp_path: Path, method: str) -> None:
