@@ -1,12 +1,15 @@
 # Two commands: `make demo` trains ARM on real digits, `make test` checks everything. `make results` makes the MNIST
-# table of docs/results.md, in about two minutes.
-# Both set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
+# table of docs/results.md, in about two minutes. `make torture MINUTES=5` kills runs and damages what they saved, as
+# often as it can in that time, and fails if one of them ends otherwise than undisturbed.
+# All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
 
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test results clean
+MINUTES ?= 5
+
+.PHONY: demo test torture results clean
 
 demo: $(VENV)/.installed
 	$(BIN)/autorecall run
@@ -16,6 +19,9 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+torture: $(VENV)/.installed
+	$(BIN)/python scripts/torture.py --minutes $(MINUTES)
 
 results: $(VENV)/.installed
 	@for seed in 0 1 2 3 4; do for method in naive stationary lwf arm; do \

@@ -6,9 +6,9 @@ python examples/own_network.py
 import torch
 from torch import nn
 
-from autorecall import ARM, ARMConfig, load
+from autorecall import ARM, ARMConfig, load_dataset
 
-digits = load("mnist")  # any arrays will do: images in [0, 1] and integer labels
+digits = load_dataset("mnist")  # any arrays will do: images in [0, 1] and integer labels
 images = torch.from_numpy(digits.train.inputs).float() / 255
 labels = torch.from_numpy(digits.train.labels)
 

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from autorecall import ARM, ARMConfig, Learner, bench, cli, data
-from autorecall.bench import Iterations, Report, Timing
+from autorecall.bench import CheckpointCost, Iterations, Report, Timing
 from autorecall.commands import bench as command
 from autorecall.data import from_arrays
 from autorecall.networks import MLPConfig, ResNet18Config
@@ -37,6 +37,10 @@ MADE = Report(
     mnist=Iterations(True, Timing(0.002, 0.002, 0.003), Timing(0.06, 0.05, 0.07), Timing(0.03, 0.02, 0.04)),
     growth_seconds={"M, recalled images": {10: Timing(0.5, 0.4, 0.6), 100: Timing(0.6, 0.5, 0.7)}},
     peak_memory_mb={"M=10": 40.0, "M=1000": 41.0},
+    checkpoint={
+        "cifar10": CheckpointCost(Timing(0.06, 0.05, 0.07), 10.8, 0.0012),
+        "mnist": CheckpointCost(Timing(0.01, 0.009, 0.011), 4.0, 0.0058),
+    },
     recall_fraction_of_peak=0.47,
     help_seconds=0.08,
     threads=2,
@@ -100,6 +104,8 @@ def test_report_has_its_ratios_under_dotted_names_and_is_json() -> None:
         arm, literal, naive = (measured[key]["seconds"] for key in ("arm", "literal", "naive"))
         assert values[f"{name}.speedup_over_literal"] == measured["speedup_over_literal"] == literal / arm
         assert values[f"{name}.cost_over_naive"] == measured["cost_over_naive"] == arm / naive
+        assert values[f"checkpoint.{name}.share"] == values["checkpoint"][name]["share"] > 0
+        assert values[f"checkpoint.{name}.megabytes"] == values["checkpoint"][name]["megabytes"] > 0
     assert values["recall_fraction_of_peak"] == 0.47
     assert values["help_seconds"] == 0.08
     assert values["growth_seconds"]["M, recalled images"]["100"] == {"seconds": 0.6, "low": 0.5, "high": 0.7}
@@ -310,6 +316,26 @@ def test_the_whole_benchmark_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch
     json.dumps(report.as_json(), allow_nan=False)
 
 
+@pytest.mark.usefixtures("tiny")
+def test_a_checkpoint_costs_its_share_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "RUN_SIZES", {"cifar10": (600, 5)})
+    seconds = iter([0.5] * 9 + [9.0])
+    monkeypatch.setattr(bench, "_seconds", lambda work: (work(), next(seconds))[1])
+    cost = bench.checkpoint_cost("cifar10", 1.0, ignore)
+    # Of 600 s, a checkpoint each 60 s and one after each of the first four tasks, half a second each.
+    assert cost.share == pytest.approx(7 / 607)
+    parameters = 2 * (3 * 32 * 32 * 8 + 8 + 8 * 10 + 10)  # the network and the teacher
+    assert 4 * parameters < 1e6 * cost.megabytes < 4 * parameters + 600 * 20 * 25 + 20_000
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_saving_cifar10_costs_little(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "CHECKPOINTS", 3)
+    assert bench.checkpoint_cost("cifar10", 0.5, ignore).share < 0.02
+
+
 # The command
 
 
@@ -357,6 +383,7 @@ def test_bench_prints_tables(say: Callable[..., int], capsys: pytest.CaptureFixt
     assert row(lines, "ms") == ["ms", "500", "600"]
     for sentence in (
         "peak memory of an iteration, M=1000: 41 MB",
+        "a checkpoint of CIFAR10's ARM: 10.8 MB in 60.0 (50.0-70.0) ms, 0.12 % of a run's time",
         "recall reaches 47 % of the speed of a large matrix product",
         "autorecall --help takes 0.08 s",
     ):

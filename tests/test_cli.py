@@ -6,8 +6,11 @@ import dataclasses
 import json
 import os
 import re
+import resource
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +18,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from torch import Tensor
 
 from autorecall import cli
 from autorecall.commands import run as run_command
 from autorecall.config import from_json
 from autorecall.data import Dataset, Split, load, mnist
+from autorecall.learners import Learner
 from autorecall.presets import PRESETS
+from autorecall.schema import to_json
 
 FILES = {"config.json", "history.csv", "result.json"}
 MAIN = "from autorecall.cli import main; main()"
@@ -244,7 +250,11 @@ def test_a_finished_run_with_another_config_is_refused(say: Say, place: Path, mo
     found = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
     monkeypatch.setattr(run_command, "run", not_again)
     said = say("run", "mnist/naive", "--learner.learning-rate", "0.1")
-    refused(said, "holds a finished run that differs in learner.learning_rate (now 0.1)", "--fresh to move it aside")
+    refused(
+        said,
+        "holds a finished run that differs in learner.learning_rate (now 0.1, before 0.05)",
+        "--fresh to move it aside",
+    )
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == found
 
 
@@ -289,6 +299,159 @@ def test_a_run_that_diverges_exits_with_1_and_says_where(say: Say, place: Path) 
     assert said.err.count("\n") == 1
     folder = place / "runs" / "mnist" / "naive" / "seed-0"
     assert files(folder) == {"config.json", "history.csv", "stopped.json"}
+
+
+def test_a_run_that_diverged_is_not_run_again_unless_told_to(say: Say, place: Path) -> None:
+    words = ("run", "mnist/naive", "--learner.learning-rate", "1e30")
+    assert say(*words).code == 1
+    again = say(*words)
+    assert again.code == 1
+    assert "seed-0 holds a run that diverged: at step 2 (task 1) the loss on the real batch became" in again.err
+    assert "--fresh runs it again" in again.err
+    refused(say("run", "mnist/naive"), "holds a diverged run that differs in learner.learning_rate")
+    assert say("run", "mnist/naive", "--fresh").code == 0
+    assert (place / "runs" / "mnist" / "naive" / "seed-0.old-1" / "stopped.json").exists()
+
+
+# Runs that are interrupted
+
+
+def signalled(monkeypatch: pytest.MonkeyPatch, step: int, *numbers: signal.Signals) -> None:
+    """Signals that come during a step."""
+    observe, steps = Learner.observe, iter(range(1, 10_000))
+
+    def observing(self: Learner, x: Tensor, y: Tensor) -> dict[str, float]:
+        if next(steps) == step:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return observe(self, x, y)
+
+    monkeypatch.setattr(Learner, "observe", observing)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_the_run_and_the_same_command_goes_on(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    assert say("run", "mnist/arm", "--out", "whole").code == 0
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with monkeypatch.context() as patched:
+        signalled(patched, 7, number)
+        said = say("run", "mnist/arm")
+    assert said.code == code
+    assert said.err == "autorecall: interrupted at step 7 of 20; run the same command again to go on from step 7\n"
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+    folder = place / "runs" / "mnist" / "arm" / "seed-0"
+    assert not (folder / "result.json").exists()
+
+    said = say("run", "mnist/arm")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("going on after step 7 of 20: runs/mnist/arm/seed-0\nafter task  2 ")
+    whole = place / "whole" / "mnist" / "arm" / "seed-0"
+    assert files(folder) == files(whole)
+    assert result(folder) == result(whole)
+    for name in ("history.csv", "recalled.png", "config.json"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_second_interrupt_leaves_at_once(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patched:
+        signalled(patched, 7, signal.SIGINT, signal.SIGINT)
+        said = say("run", "mnist/naive", "--checkpoint-seconds", "0")
+    assert (said.code, said.err) == (130, "")
+    assert signal.getsignal(signal.SIGINT) is handler
+    said = say("run", "mnist/naive")
+    assert said.code == 0
+    assert "going on after step 6 of 20" in said.out
+
+
+def test_a_run_in_another_thread_leaves_signals_alone(say: Say) -> None:
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(cli.dispatch(["run", "mnist/naive", "--threads", "1"])))
+    thread.start()
+    thread.join()
+    assert codes == [0]
+
+
+def test_a_damaged_checkpoint_is_said_on_stderr(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        signalled(patched, 7, signal.SIGINT)
+        assert say("run", "mnist/naive").code == 130
+    last = sorted(place.rglob("step-*"))[-1]
+    os.truncate(last, 100)
+    said = say("run", "mnist/naive")
+    assert said.code == 0
+    assert said.err == f"autorecall: the checkpoint {last.relative_to(place)} is damaged and was passed over\n"
+    assert said.out.startswith("going on after step 4 of 20")
+
+
+def test_a_changed_config_of_an_interrupted_run_is_refused(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        signalled(patched, 7, signal.SIGTERM)
+        assert say("run", "mnist/naive").code == 143
+    refused(
+        say("run", "mnist/naive", "--fraction", "0.5"), "unfinished run that differs in fraction (now 0.5, before 1"
+    )
+    said = say("run", "mnist/naive", "--fraction", "0.5", "--fresh")
+    assert (said.code, said.out.startswith("after task  1 ")) == (0, True)
+    assert list((place / "runs" / "mnist" / "naive" / "seed-0.old-1" / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("fresh", [(), ("--fresh",)])
+def test_a_second_process_is_refused_with_the_id_of_the_first(say: Say, place: Path, fresh: tuple[str, ...]) -> None:
+    folder = place / "runs" / "mnist" / "naive" / "seed-0"
+    code = f"""
+from pathlib import Path
+from autorecall.lock import owned
+with owned(Path({str(folder)!r})):
+    print("mine", flush=True)
+    input()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"mine\n"
+        refused(say("run", "mnist/naive", *fresh), f"{folder.relative_to(place)} is in use by process {first.pid};")
+        first.kill()
+    assert (folder / ".lock").read_text() == f"{first.pid}\n"  # left by the dead, and taken over
+    assert say("run", "mnist/naive", *fresh).code == 0
+    assert files(folder) == FILES
+
+
+@pytest.mark.parametrize("left", [".lock", ".result.json.7.tmp", "checkpoints/step-000000004.safetensors"])
+def test_what_a_finished_run_left_when_it_was_killed_is_removed(say: Say, place: Path, left: str) -> None:
+    assert say("run", "mnist/naive").code == 0
+    folder = place / "runs" / "mnist" / "naive" / "seed-0"
+    (folder / left).parent.mkdir(exist_ok=True)
+    (folder / left).write_text("")
+    assert say("run", "mnist/naive").out.startswith("finished before")
+    assert files(folder) == FILES
+    assert not (folder / "checkpoints").exists()
+
+
+def test_a_full_disk_exits_with_1_and_says_where_to_go_on(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on the size of files, which the system enforces as it does the size of a disk."""
+    with monkeypatch.context() as patched:
+        signalled(patched, 7, signal.SIGTERM)
+        assert say("run", "mnist/naive").code == 143
+    size, limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit))
+    try:
+        said = say("run", "mnist/naive")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit))
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert re.search(
+        r"cannot write .*: File too large; check the folder .*, then run again to go on from step 7", said.err
+    )
+    said = say("run", "mnist/naive")
+    assert said.out.startswith("going on after step 7 of 20")
+    assert said.code == 0
 
 
 # Words that cannot work: one sentence, nothing written
@@ -386,6 +549,25 @@ def test_a_config_file_that_is_none_is_refused(say: Say, place: Path, content: s
     (place / "config.json").write_text(content)
     refused(say("run", "--config", "config.json"), sentence)
     assert files(place) == {"config.json"}
+
+
+@pytest.mark.parametrize("depth", [100, 900, 980, 100_000])
+@pytest.mark.parametrize("name", ["preset", "dataset", "stream", "learner", "seed", "unknown"])
+def test_a_config_file_nested_deeply_is_refused_in_a_short_sentence(
+    say: Say, place: Path, name: str, depth: int
+) -> None:
+    values = {"preset": "mnist/arm"} | to_json(PRESETS["mnist/arm"].config) | {name: "here"}
+    (place / "config.json").write_text(json.dumps(values).replace('"here"', "[" * depth + "]" * depth))
+    said = say("run", "--config", "config.json")
+    refused(said, "config")
+    assert len(said.err) < 300
+    assert files(place) == {"config.json"}
+
+
+def test_a_config_file_of_100_megabytes_is_refused_unread(say: Say, place: Path) -> None:
+    (place / "config.json").touch()
+    os.truncate(place / "config.json", 100 * 10**6)
+    refused(say("run", "--config", "config.json"), "config.json is larger than 16 MiB")
 
 
 # Your own images

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from autorecall import ARM, ARMConfig, LagConfig, Stream, StreamConfig, load
+from autorecall import ARM, ARMConfig, LagConfig, Stream, StreamConfig, load_dataset
 from autorecall.distinct import counted, distinct
 from autorecall.learners import Recollection
 from autorecall.metrics import task_accuracy
@@ -233,7 +233,7 @@ def test_layers_frozen_in_eval_mode_normalise_distinct_images_as_they_do_copies(
 
 
 def test_a_whole_run_gives_the_same_accuracies_with_copies_kept_and_collapsed() -> None:
-    digits = load("mnist")
+    digits = load_dataset("mnist")
     stream = Stream(digits, StreamConfig(), fraction=0.06)
     tested = digits.test.inputs[:1000], digits.test.labels[:1000]
 

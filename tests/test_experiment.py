@@ -105,6 +105,7 @@ def test_a_run_writes_its_config_history_and_result(data: Dataset, tmp_path: Pat
     assert list(json.loads((folder / "result.json").read_text())) == fields
     assert read_result(folder / "result.json") == result
     assert (result.preset, result.seed, result.split) == ("own/bars", 3, "test")
+    assert result.data == data.fingerprint()
 
 
 def test_history_has_a_row_a_step_with_the_same_columns(data: Dataset, tmp_path: Path, method: str) -> None:
@@ -400,7 +401,7 @@ def test_a_run_that_diverges_without_a_folder_writes_nothing(
 def test_a_run_that_ends_well_is_no_longer_marked_as_stopped(data: Dataset, tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         run("own/bars", config(NaiveConfig(1e30)), data, tmp_path)
-    run("own/bars", config(), data, tmp_path)
+    run("own/bars", config(), data, tmp_path, fresh=True)
     assert names(tmp_path) == {"config.json", "history.csv", "result.json"}
 
 
@@ -506,11 +507,12 @@ def test_a_disk_that_is_full_at_the_end_leaves_no_half_result(
 ) -> None:
     class FullAtTheEnd(Observer):
         def evaluated(self, task: int, accuracies: list[float]) -> None:
-            monkeypatch.setattr(os, "fsync", full_disk)
+            if task == 2:
+                monkeypatch.setattr(os, "fsync", full_disk)
 
-    with pytest.raises(AutorecallError, match=r"^cannot write .*result\.json: No space left on device"):
+    with pytest.raises(StoppedError, match=r"^cannot write .*: No space left on device.*to go on from step 4$"):
         run("own/bars", config(), data, tmp_path, FullAtTheEnd())
-    assert names(tmp_path) == {"config.json", "history.csv"}
+    assert names(tmp_path) == {"config.json", "history.csv", "checkpoints"}
     assert len(history(tmp_path)) == 8
 
 

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,38 @@ def test_a_full_disk_is_noticed_while_writing(tmp_path: Path) -> None:
     with pytest.raises(AutorecallError, match="No space left on device; check the folder and the free space"):
         write_text(tmp_path / "file.txt", "new")
     assert names(tmp_path) == set()
+
+
+def test_a_file_is_on_the_disk_before_its_name_is_and_then_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def noted_sync(opened: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(opened).st_mode) else "file")
+        sync(opened)
+
+    def noted_rename(self: Path, target: Path) -> Path:
+        done.append("rename")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(Path, "replace", noted_rename)
+    write_text(tmp_path / "file.txt", "new")
+    assert done == ["file", "rename", "folder"]
+
+
+def test_an_interrupt_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "file.txt").write_text("old")
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_text(tmp_path / "file.txt", "new")
+    assert names(tmp_path) == {"file.txt"}
+    assert (tmp_path / "file.txt").read_text() == "old"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, {"inner": [math.nan]}])

@@ -108,6 +108,23 @@ def test_a_wrong_value_is_refused_in_one_sentence_that_names_its_place(values: o
     assert "\n" not in str(caught.value)
 
 
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", ["x" * 10**6, nested(100), nested(900), [0] * 10**6, {"y" * 10**6: "1"}, -(10**4000)])
+@pytest.mark.parametrize("name", ["shape", "inner", "colour", "dots", "rows", "sizes", "filled", "z" * 10**6])
+def test_sentences_stay_short_whatever_a_file_holds(name: str, value: object) -> None:
+    if (name, value) == ("dots", [0] * 10**6):
+        return
+    with pytest.raises(ConfigError) as caught:
+        decode(Drawing, {"shape": {"kind": "circle"}, name: value}, "drawing")
+    assert len(str(caught.value)) < 300
+
+
 def test_a_whole_number_too_large_for_a_float_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^circle\.radius is "):
         decode(Circle, {"radius": 10**400}, "circle")

@@ -11,7 +11,7 @@ import pytest
 
 import autorecall
 
-HEAVY = ("torch", "numpy", "scipy", "matplotlib", "tyro", "rich", "PIL", "pooch")
+HEAVY = ("torch", "safetensors", "numpy", "scipy", "matplotlib", "tyro", "rich", "PIL", "pooch")
 
 
 @pytest.mark.parametrize("name", autorecall.__all__)

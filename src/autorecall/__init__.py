@@ -13,16 +13,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .checkpoint import load as load
+    from .checkpoint import save as save
     from .config import RunConfig as RunConfig
     from .data import Dataset as Dataset
     from .data import from_arrays as from_arrays
     from .data import from_folder as from_folder
-    from .data import load as load
+    from .data import load_dataset as load_dataset
     from .errors import AutorecallError as AutorecallError
     from .errors import ConfigError as ConfigError
     from .errors import DataError as DataError
     from .errors import DivergedError as DivergedError
     from .errors import InputError as InputError
+    from .errors import InterruptedRunError as InterruptedRunError
+    from .errors import StoppedError as StoppedError
     from .experiment import Observer as Observer
     from .experiment import Result as Result
     from .experiment import run as run
@@ -64,9 +68,18 @@ if TYPE_CHECKING:
     from .stream import StreamConfig as StreamConfig
 
 _HOMES = {
+    ".checkpoint": ("load", "save"),
     ".config": ("RunConfig",),
-    ".data": ("Dataset", "from_arrays", "from_folder", "load"),
-    ".errors": ("AutorecallError", "ConfigError", "DataError", "DivergedError", "InputError"),
+    ".data": ("Dataset", "from_arrays", "from_folder", "load_dataset"),
+    ".errors": (
+        "AutorecallError",
+        "ConfigError",
+        "DataError",
+        "DivergedError",
+        "InputError",
+        "InterruptedRunError",
+        "StoppedError",
+    ),
     ".experiment": ("Observer", "Result", "run"),
     ".learners": (
         "ADI",

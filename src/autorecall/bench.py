@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,13 +23,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from . import data
 from .ascent import ascend, cores
+from .checkpoint import Checkpoints
 from .config import RunConfig
 from .data import Split
 from .errors import DataError
-from .experiment import limited_threads
+from .experiment import limited_threads, run_state
+from .history import History
 from .learners import ARM, ARMConfig, LagConfig, Learner
 from .presets import PRESETS
 from .recall import initial_images
+from .run_folder import Standing
 from .stream import as_batch
 
 Batch = tuple[Tensor, Tensor]
@@ -41,6 +45,8 @@ CURVES: dict[str, Sequence[int]] = {  # every size is varied with the others as 
     "image size": (32, 64, 84),
 }
 HELP_RUNS = 5
+CHECKPOINTS = 10
+RUN_SIZES = {"cifar10": (4750, 5), "mnist": (500, 5)}  # steps and tasks of a whole run
 
 
 @dataclass(frozen=True)
@@ -166,6 +172,45 @@ def _memory(name: str) -> float:
     return int(kilobytes) * 1024 / 1e6
 
 
+@dataclass(frozen=True)
+class CheckpointCost:
+    """What it costs to save a run as it goes."""
+
+    seconds: Timing
+    megabytes: float
+    share: float
+    """Of the time of a whole run, at the default interval and the ends of tasks."""
+
+
+def checkpoint_cost(dataset: str, iteration_seconds: float, progress: Callable[[], None]) -> CheckpointCost:
+    """Checkpoints of the dataset's ARM row as they are near its end, written below the working directory."""
+    config = PRESETS[f"{dataset}/arm"].config
+    learner = _arm(config, _recalling(config.learner))
+    (x, y), *_ = _batches(dataset, config)[0]
+    for _ in range(WARM_UP):
+        numbers = learner.observe(x, y)
+    steps, tasks = RUN_SIZES[dataset]
+    history = History()
+    for step in range(steps):
+        history.add({"step": step, "task": tasks} | numbers)
+    standing = Standing(f"{dataset}/arm", config, "0" * 64, cores(), {}, steps, [[0.0] * tasks] * tasks)
+    times = []
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:
+        checkpoints = Checkpoints(Path(folder))
+        _save(checkpoints, 0, standing, learner, history)
+        for turn in range(1, CHECKPOINTS + 1):
+            times.append(_seconds(partial(_save, checkpoints, turn, standing, learner, history)))
+            progress()
+        size = max(path.stat().st_size for path in checkpoints.folder.iterdir()) / 1e6
+    cost, learning = Timing.of(times), steps * iteration_seconds
+    written = learning / config.checkpoint_seconds + tasks - 1
+    return CheckpointCost(cost, size, written * cost.seconds / (learning + written * cost.seconds))
+
+
+def _save(checkpoints: Checkpoints, step: int, standing: Standing, learner: Learner, history: History) -> None:
+    checkpoints.write(step, run_state(standing, learner, history))
+
+
 def help_seconds() -> float:
     """Time to `autorecall --help`, a whole process."""
     command = [sys.executable, "-c", "from autorecall.cli import main; main()", "--help"]
@@ -213,6 +258,7 @@ class Report:
     mnist: Iterations
     growth_seconds: dict[str, dict[int, Timing]]
     peak_memory_mb: dict[str, float]
+    checkpoint: dict[str, CheckpointCost]
     recall_fraction_of_peak: float
     help_seconds: float
     threads: int
@@ -223,6 +269,8 @@ class Report:
         for name, measured in (("cifar10", self.cifar10), ("mnist", self.mnist)):
             for ratio in ("speedup_over_literal", "cost_over_naive"):
                 values[f"{name}.{ratio}"] = values[name][ratio] = getattr(measured, ratio)
+        for name, cost in self.checkpoint.items():
+            values |= {f"checkpoint.{name}.share": cost.share, f"checkpoint.{name}.megabytes": cost.megabytes}
         return values
 
 
@@ -235,9 +283,16 @@ def measure(progress: Callable[[str, float], None]) -> Report:
         return lambda: progress(what, next(done) / steps)
 
     with limited_threads(max(1, cores() // 2)):  # as a run does it
+        cifar10 = iterations("cifar10", 15, 2, telling("iterations on CIFAR10", 92))
+        mnist = iterations("mnist", 60, 20, telling("iterations on MNIST", 380))
+        saving = telling("checkpoints", 2 * CHECKPOINTS)
         return Report(
-            cifar10=iterations("cifar10", 15, 2, telling("iterations on CIFAR10", 92)),
-            mnist=iterations("mnist", 60, 20, telling("iterations on MNIST", 380)),
+            cifar10=cifar10,
+            mnist=mnist,
+            checkpoint={
+                "cifar10": checkpoint_cost("cifar10", cifar10.arm.seconds, saving),
+                "mnist": checkpoint_cost("mnist", mnist.arm.seconds, saving),
+            },
             growth_seconds=growth(telling("growth with M, S, N, classes, image size", 20)),
             peak_memory_mb=peak_memory(telling("memory", 5)),
             recall_fraction_of_peak=recall_fraction_of_peak(),

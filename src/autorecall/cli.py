@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code: 0 done, 1 a run that could not be finished, 2 wrong input."""
+    """Run one command line; the exit code: 0 done, 1 a run not finished, 2 wrong input, 128 + N signal N."""
     try:
         code = _obey(arguments)
         sys.stdout.flush()
@@ -63,7 +63,7 @@ def _obey(arguments: Sequence[str]) -> int:
     try:
         command(list(arguments[1:]))
     except StoppedError as error:
-        return _refuse(str(error), 1)
+        return _refuse(str(error), error.exit_code)
     except AutorecallError as error:
         return _refuse(str(error), 2)
     except MemoryError:

@@ -18,7 +18,7 @@ DatasetName = Literal["mnist", "mnist-full", "cifar10", "miniimagenet", "folder"
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides the numbers of a run."""
+    """Everything that decides the numbers of a run, and how often it is saved."""
 
     dataset: DatasetName
     """mnist is the embedded MNIST-5k of the paper; folder is your own, one sub-folder of images a class;
@@ -51,6 +51,9 @@ class RunConfig:
     threads: int | None = None
     """Threads to use; none: one for each core. The same number gives the same result."""
 
+    checkpoint_seconds: float = 60.0
+    """Seconds between two checkpoints within a task; one is written at the end of every task as well."""
+
     def __post_init__(self) -> None:
         if not (math.isfinite(self.fraction) and 0 < self.fraction <= 1):
             raise ConfigError(f"fraction is {self.fraction}; expected a number above 0 and at most 1")
@@ -58,6 +61,8 @@ class RunConfig:
             raise ConfigError(f"seed is {self.seed}; expected a whole number from 0 to 2**63 - 1")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise ConfigError(f"threads is {self.threads}; expected 1 to 1024")
+        if not (math.isfinite(self.checkpoint_seconds) and self.checkpoint_seconds >= 0):
+            raise ConfigError(f"checkpoint_seconds is {self.checkpoint_seconds}; expected a number of at least 0")
         if self.image_size is not None and self.dataset != "folder":
             raise ConfigError(f"image_size is {self.image_size} but {self.dataset} has a size of its own; leave it out")
         if self.image_size is not None and not 1 <= self.image_size <= 1024:

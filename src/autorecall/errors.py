@@ -28,5 +28,15 @@ class DivergedError(AutorecallError):
         super().__init__(f"{term} became {value}; lower the learning rates or the weights of the objective")
 
 
+class WriteError(AutorecallError):
+    """A file that could not be written, such as on a full disk."""
+
+
 class StoppedError(AutorecallError):
     """A run that could not be finished through no fault of its input, such as a network that diverged."""
+
+    exit_code = 1
+
+
+class InterruptedRunError(StoppedError):
+    """A run that was asked to stop, and can go on."""

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
-from .errors import AutorecallError, DataError
+from .errors import AutorecallError, DataError, WriteError
 
 LARGEST_JSON = 16 * 2**20  # our own files stay far below; anything larger is not ours
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically: after a crash or a power cut, either the old file is there or the new one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with aside.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with aside.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise AutorecallError(f"cannot write {path}: {error.strerror}; check the folder and the free space") from error
+        raise WriteError(f"cannot write {path}: {error.strerror}; check the folder and the free space") from error
+    finally:  # an interrupt leaves nothing either
+        with suppress(OSError):
+            aside.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: object) -> None:
@@ -49,10 +58,19 @@ def _no_number(constant: str) -> float:
     raise ValueError(f"{constant} is no number")
 
 
-def move_aside(folder: Path) -> None:
-    """Rename a folder, if it is there, to the first free name that ends in .old-1, .old-2 and so on."""
-    if not folder.exists():
+def sync_folder(folder: Path) -> None:
+    """Make a rename or a new name in this folder last; a folder cannot be opened for that on every system."""
+    if os.name != "posix":
         return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def move_aside(folder: Path) -> Path:
+    """Rename a folder to the first free name that ends in .old-1, .old-2 and so on, and return it."""
     number = 1
     while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
         number += 1
@@ -60,6 +78,7 @@ def move_aside(folder: Path) -> None:
         folder.rename(aside)
     except OSError as error:
         raise AutorecallError(f"cannot move {folder} aside: {error.strerror}; move it yourself") from error
+    return aside
 
 
 def make_folder(path: Path) -> None:

@@ -239,7 +239,15 @@ PRESETS: dict[str, Preset] = {
 
 
 # Seeds are what a row averages over; the others say how numbers are computed, and change their last bits at most.
-SAME_ROW = ("seed", "threads", "device", "learner.side_by_side", "learner.engine", "learner.copies")
+SAME_ROW = (
+    "seed",
+    "threads",
+    "device",
+    "checkpoint_seconds",
+    "learner.side_by_side",
+    "learner.engine",
+    "learner.copies",
+)
 
 
 def changes(config: RunConfig, usual: RunConfig) -> dict[str, object]:

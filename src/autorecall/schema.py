@@ -34,34 +34,34 @@ def decode(kind: object, value: object, path: str) -> object:
         return decode(real[0] if len(real) == 1 else _tagged(real, value, path), value, path)
     if origin is Literal:
         if value not in choices:
-            raise ConfigError(f"{path} is {value!r}; expected one of {', '.join(map(str, choices))}")
+            raise ConfigError(f"{path} is {value!r:.80}; expected one of {', '.join(map(str, choices))}")
         return value
     if origin in (tuple, list):
         if not isinstance(value, list):
-            raise ConfigError(f"{path} is {value!r}; expected a list")
+            raise ConfigError(f"{path} is {value!r:.80}; expected a list")
         return origin(decode(choices[0], inner, f"{path}[{i}]") for i, inner in enumerate(value))
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{path} is {value!r}; expected an object")
-        return {name: decode(choices[1], inner, f"{path}.{name}") for name, inner in value.items()}
+            raise ConfigError(f"{path} is {value!r:.80}; expected an object")
+        return {name: decode(choices[1], inner, f"{path}.{name:.80}") for name, inner in value.items()}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, value, path)
     assert isinstance(kind, type)
     if kind is float and type(value) is int and abs(value) < 2**53:
         return float(value)
     if type(value) is not kind:  # exactly: JSON's true is no number
-        raise ConfigError(f"{path} is {value!r}; expected a {kind.__name__}")
+        raise ConfigError(f"{path} is {value!r:.80}; expected a {kind.__name__}")
     return value
 
 
 def _decode_dataclass(kind: type, value: object, path: str) -> object:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{path} is {value!r}; expected an object with the fields of {kind.__name__}")
+        raise ConfigError(f"{path} is {value!r:.80}; expected an object with the fields of {kind.__name__}")
     fields = {field.name: field for field in dataclasses.fields(kind)}
     hints = typing.get_type_hints(kind)
     unknown = [name for name in value if name not in fields and name not in ("kind", "method")]
     if unknown:
-        raise ConfigError(f"{path}.{unknown[0]} is no field of {kind.__name__}; remove it")
+        raise ConfigError(f"{path}.{unknown[0]:.80} is no field of {kind.__name__}; remove it")
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in value:
@@ -74,7 +74,7 @@ def _tagged(choices: list[type], value: object, path: str) -> type:
     tags = {str(getattr(choice, "kind", getattr(choice, "method", ""))): choice for choice in choices}
     tag = value.get("kind", value.get("method")) if isinstance(value, Mapping) else None
     if not isinstance(tag, str) or tag not in tags:
-        raise ConfigError(f"{path} names {tag!r}; expected a kind or method of {', '.join(tags)}")
+        raise ConfigError(f"{path} names {tag!r:.80}; expected a kind or method of {', '.join(tags)}")
     return tags[tag]
 
 

@@ -298,11 +298,20 @@ def test_too_few_images_or_classes(two: Path, refused: Refused) -> None:
 
 
 def test_class_names_are_kept_but_for_control_characters(tmp_path: Path) -> None:
-    odd = ["[red]x", "a b; rm -rf", "ünï 猫", "tab\there", "esc\x1b[2J", "line\nbreak", "byte\udcff"]
+    odd = ["[red]x", "a b; rm -rf", "ünï 猫", "tab\there", "esc\x1b[2J", "line\nbreak", "byte\udcff", "<b>x&amp;"]
     for name in odd:
         for number in range(2):
             photo(tmp_path / "odd" / name / f"{number}.png")
-    shown = ["[red]x", "a b; rm -rf", "ünï 猫", "tab\ufffdhere", "esc\ufffd[2J", "line\ufffdbreak", "byte\ufffd"]
+    shown = [
+        "[red]x",
+        "a b; rm -rf",
+        "ünï 猫",
+        "tab\ufffdhere",
+        "esc\ufffd[2J",
+        "line\ufffdbreak",
+        "byte\ufffd",
+        "<b>x&amp;",
+    ]
     data = load("folder", tmp_path / "odd")
     assert data.classes == tuple(shown[odd.index(name)] for name in sorted(odd))
     "".join(data.classes).encode()

@@ -61,6 +61,11 @@ def _print(console: Console, report: Report) -> None:
         console.print(grown)
     for name, megabytes in report.peak_memory_mb.items():
         console.print(f"peak memory of an iteration, {name}: {megabytes:.0f} MB")
+    for name, cost in (("MNIST", report.checkpoint["mnist"]), ("CIFAR10", report.checkpoint["cifar10"])):
+        console.print(
+            f"a checkpoint of {name}'s ARM: {cost.megabytes:.1f} MB in {_milliseconds(cost.seconds)} ms, "
+            f"{100 * cost.share:.2f} % of a run's time"
+        )
     console.print(f"recall reaches {100 * report.recall_fraction_of_peak:.0f} % of the speed of a large matrix product")
     console.print(f"autorecall --help takes {report.help_seconds:.2f} s")
     console.print(f"medians and quartiles within one run, {report.threads} threads")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,13 @@ from torch import Tensor
 
 from .. import data
 from ..config import RunConfig, from_json
-from ..errors import ConfigError
-from ..experiment import Observer, Result, read_result, run
+from ..errors import ConfigError, InterruptedRunError
+from ..experiment import Observer, Result, finished_before, run, tidy
 from ..files import read_json
 from ..learners import Recollection
 from ..presets import DEFAULT, PRESETS, changes, preset
-from ..schema import differences
+from .signals import watched
+from .text import printable
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Arguments:
     which options there are depends on the preset, so `autorecall run PRESET --help` shows those of its own learner.
 
     The folder receives config.json (run it again with --config), history.csv (a row a step), result.json, and for
-    learners that recall a picture, recalled.png.
+    learners that recall a picture, recalled.png. A run that was interrupted goes on when the same command is given.
     """
 
     preset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PRESET")]
@@ -52,7 +54,7 @@ class Arguments:
     """Run the config.json of an earlier run again, instead of a preset."""
 
     fresh: bool = False
-    """Start over, moving a finished run of the same name aside."""
+    """Start over, moving an earlier run of the same name aside."""
 
 
 def main(arguments: list[str]) -> None:
@@ -61,16 +63,21 @@ def main(arguments: list[str]) -> None:
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
     console = Console(highlight=False)
-    if (folder / "result.json").exists() and not chosen.fresh:
-        _refuse_other_config(folder, config)
+    earlier = None if chosen.fresh else finished_before(folder, config)
+    if earlier is not None:
+        tidy(folder)
         console.print(f"finished before: {escape(str(folder))}; --fresh runs it again")
-        _print_result(console, config, read_result(folder / "result.json"), folder)
+        _print_result(console, config, earlier, folder)
         return
     # mnist comes with the package: --data is for the others, and may be given all the same.
     place = None if config.dataset == "mnist" else chosen.data
     dataset = data.load(config.dataset, place, config.image_size, progress=True)
-    with _Bar(console, f"{chosen.preset} seed {config.seed}", folder, dataset.classes) as observer:
-        result = run(chosen.preset, config, dataset, folder, observer, fresh=chosen.fresh)
+    with watched() as stop, _Bar(console, f"{chosen.preset} seed {config.seed}", folder, dataset.classes) as observer:
+        try:
+            result = run(chosen.preset, config, dataset, folder, observer, chosen.fresh, stop)
+        except InterruptedRunError as error:
+            error.exit_code = stop.exit_code
+            raise
     _print_result(console, config, result, folder)
 
 
@@ -88,7 +95,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
     values = dict(read_json(Path(file)))
     stored = values.pop("preset", None)
     if not isinstance(stored, str) or not re.fullmatch("[a-z0-9-]+/[a-z0-9-]+", stored):
-        raise ConfigError(f"{file} has the preset {stored!r}; expected a name such as {DEFAULT}")
+        raise ConfigError(f"{file} has the preset {stored!r:.80}; expected a name such as {DEFAULT}")
     parsed = _parse(arguments, stored, from_json(values))
     if parsed.preset != stored:
         raise ConfigError(f"both the preset {parsed.preset!r} and --config are given; expected one of them")
@@ -116,18 +123,6 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
     return None
 
 
-def _refuse_other_config(folder: Path, config: RunConfig) -> None:
-    stored = dict(read_json(folder / "config.json"))
-    stored.pop("preset", None)
-    changed = differences(config, from_json(stored))
-    if changed:
-        name, value = next(iter(changed.items()))
-        raise ConfigError(
-            f"{folder} holds a finished run that differs in {name} (now {value}); "
-            "choose another --out, or --fresh to move it aside"
-        )
-
-
 class _Bar(Observer):
     """A progress bar with the time left, a line a task, and the picture at the end."""
 
@@ -143,6 +138,14 @@ class _Bar(Observer):
             transient=True,
         )
         self._task: TaskID | None = None
+
+    def resumed(self, step: int, steps: int) -> None:
+        """Say where the run goes on."""
+        self._console.print(f"going on after step {step} of {steps}: {escape(str(self._folder))}", soft_wrap=True)
+
+    def warned(self, sentence: str) -> None:
+        """Pass it on."""
+        print("autorecall: " + printable(sentence), file=sys.stderr)
 
     def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
         """Advance the bar."""

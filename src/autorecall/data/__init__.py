@@ -20,7 +20,7 @@ from autorecall.data.folders import from_folder
 from autorecall.data.locate import disk_errors, shown
 from autorecall.errors import DataError
 
-__all__ = ["DATASETS", "Dataset", "Split", "from_arrays", "from_folder", "load"]
+__all__ = ["DATASETS", "Dataset", "Split", "from_arrays", "from_folder", "load", "load_dataset"]
 
 DATASETS = ("mnist", "mnist-full", "cifar10", "miniimagenet", "folder")
 
@@ -52,3 +52,6 @@ def load(
     if folder is None:
         raise DataError("the dataset folder needs a folder; give one that holds a sub-folder of images a class")
     return from_folder(folder, folders.DEFAULT_SIZE if image_size is None else image_size)
+
+
+load_dataset = load  # its name in `import autorecall`, where `load` is for saved learners

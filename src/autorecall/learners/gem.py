@@ -145,8 +145,9 @@ def project(gradient: Tensor, memories: Tensor, margin: float = 0.0) -> Tensor:
     matrix = (root[:, None] * directions[:, used].T).cpu().numpy()
     target = -(directions[:, used].T @ (rows @ vector) / root).cpu().numpy()
     above, _ = nnls(matrix, target - matrix @ least)
-    weights: Tensor = torch.from_numpy(above + least).to(rows)
-    return (vector + weights @ rows).to(gradient)
+    weights = torch.from_numpy(above + least).to(rows)
+    projected: Tensor = vector + weights @ rows
+    return projected.to(gradient)
 
 
 def _latest(rows: Tensor, count: int) -> Tensor:

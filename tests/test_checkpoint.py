@@ -1,0 +1,323 @@
+"""Saved states come back bit for bit, and any other file gives one sentence."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import struct
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from autorecall import checkpoint
+from autorecall.checkpoint import Checkpoints, read_state, write_state
+from autorecall.errors import AutorecallError, DataError, WriteError
+
+
+def assert_same(found: object, expected: object) -> None:
+    """Two nested states are equal, bit for bit."""
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert isinstance(found, dict)
+        assert list(found) == list(expected)
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, list):
+        assert isinstance(found, list)
+        assert len(found) == len(expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert_same(mine, theirs)
+    elif isinstance(expected, Tensor):
+        assert isinstance(found, Tensor)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    else:
+        assert found == expected or (found != found and expected != expected)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+# There and back
+
+
+TENSORS = [
+    torch.arange(6).reshape(2, 3),
+    torch.tensor(3),
+    torch.tensor(2.5, dtype=torch.float64),
+    torch.zeros(0),
+    torch.zeros(0, 4),
+    torch.tensor([math.nan, math.inf, -0.0]),
+    torch.tensor([True, False]),
+    torch.arange(5, dtype=torch.uint8),
+    torch.ones(3, dtype=torch.bfloat16),
+    torch.ones(3, dtype=torch.float16),
+    torch.arange(12).reshape(3, 4).t(),
+    torch.arange(12)[::3],
+    torch.rand(1, 3).expand(4, 3),
+    torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    nn.Parameter(torch.rand(2, 2)),
+    torch.get_rng_state(),
+]
+
+
+def bits(tensor: Tensor) -> bytes:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("tensor", TENSORS, ids=lambda tensor: f"{tensor.dtype} {tuple(tensor.shape)}")
+def test_a_tensor_comes_back_as_it_was(tmp_path: Path, tensor: Tensor) -> None:
+    write_state(tmp_path / "state", {"tensor": tensor})
+    found = read_state(tmp_path / "state")["tensor"]
+    assert isinstance(found, Tensor)
+    assert type(found) is Tensor
+    assert (found.dtype, found.shape, found.requires_grad) == (tensor.dtype, tensor.shape, False)
+    assert bits(found) == bits(tensor)
+    assert found.data_ptr() % 64 == 0
+
+
+def test_the_layout_in_memory_comes_back(tmp_path: Path) -> None:
+    lying = torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    write_state(tmp_path / "state", {"lying": lying})
+    found = read_state(tmp_path / "state")["lying"]
+    assert isinstance(found, Tensor)
+    assert found.stride() == lying.stride()
+
+
+def test_tensors_that_share_memory_come_back_apart(tmp_path: Path) -> None:
+    whole = torch.arange(10.0)
+    write_state(tmp_path / "state", {"whole": whole, "part": whole[2:5], "again": whole})
+    found = read_state(tmp_path / "state")
+    assert_same(found, {"whole": torch.arange(10.0), "part": torch.arange(2.0, 5.0), "again": torch.arange(10.0)})
+    assert isinstance(found["whole"], Tensor)
+    found["whole"].zero_()
+    assert_same(found["again"], torch.arange(10.0))
+
+
+def test_names_that_look_alike_are_kept_apart(tmp_path: Path) -> None:
+    state = {"a/b": torch.zeros(1), "a": {"b": torch.ones(1), "": torch.full((1,), 2.0)}, "": [torch.full((1,), 3.0)]}
+    write_state(tmp_path / "state", state)
+    assert_same(read_state(tmp_path / "state"), state)
+
+
+plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5)
+nested = st.recursive(
+    plain | st.sampled_from(TENSORS[:4]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=4).filter(lambda name: not name.startswith("$")), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(nested)
+def test_any_nested_state_comes_back(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+    path = tmp_path_factory.mktemp("states") / "state"
+    try:
+        write_state(path, {"value": value})
+    except UnicodeEncodeError:  # half a letter cannot be written
+        assert names(path.parent) == set()
+        return
+    assert_same(read_state(path)["value"], value)
+    assert names(path.parent) == {"state"}
+
+
+@pytest.mark.parametrize("value", [{1: 2}, {"$float": "x"}, {3}, object(), b"bytes", 1j, {"a": [print]}], ids=str)
+def test_what_cannot_be_saved_is_not(tmp_path: Path, value: object) -> None:
+    with pytest.raises(TypeError, match="cannot save"):
+        write_state(tmp_path / "state", {"value": value})
+    assert names(tmp_path) == set()
+
+
+# Files that are damaged, or not ours
+
+
+STATE = {"weights": torch.arange(40.0), "step": 3, "numbers": [1.5, math.nan, None, "text"]}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("whole") / "state"
+    write_state(path, STATE)
+    return path.read_bytes()
+
+
+def refused(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_state(path)
+    assert str(caught.value) == f"{path} is damaged, or no state that autorecall saved; use another"
+
+
+def test_no_changed_bit_goes_unnoticed(tmp_path: Path, whole: bytes) -> None:
+    """Each bit of every third byte: refused, or in a place that means nothing, and then the state is the same."""
+    unnoticed = 0
+    for place in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        (tmp_path / "state").write_bytes(damaged)
+        try:
+            assert_same(read_state(tmp_path / "state"), STATE)
+            unnoticed += 1
+        except DataError:
+            pass
+    assert unnoticed < 5  # blanks at the end of the header
+
+
+def test_a_cut_or_longer_file_is_refused(tmp_path: Path, whole: bytes) -> None:
+    for length in range(0, len(whole), 7):
+        refused(tmp_path / "state", whole[:length])
+    refused(tmp_path / "state", whole + b"\0")
+    refused(tmp_path / "state", whole + whole)
+
+
+def lying(header: object, body: bytes = b"", length: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + body
+
+
+def entry(kind: str, shape: list[int], start: int, end: int) -> dict[str, object]:
+    return {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+
+
+LIES = {
+    "no header": b"",
+    "a header longer than the file": lying({}, length=1000),
+    "a huge header": lying({}, length=2**62),
+    "a negative header": lying({}, length=2**64 - 1),
+    "no JSON": lying(b"{'a': 1}"),
+    "a list": lying([]),
+    "no metadata": lying({}),
+    "metadata that are none": lying({"__metadata__": {"format": "autorecall state 1"}}),
+    "a deep header": lying(b'{"a":' * 100_000),
+    "100 levels": lying(b'{"a":' * 100 + b"1" + b"}" * 100),
+    "offsets beyond the file": lying({"a": entry("F32", [4], 0, 16)}),
+    "offsets that overlap": lying({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 0, 4)}, b"1234"),
+    "offsets that leave a hole": lying({"a": entry("F32", [1], 4, 8)}, b"12345678"),
+    "offsets that run backwards": lying({"a": entry("F32", [1], 4, 0)}, b"1234"),
+    "a shape larger than its bytes": lying({"a": entry("F32", [2**20], 0, 4)}, b"1234"),
+    "a shape beyond all numbers": lying({"a": entry("F32", [2**62, 2**62], 0, 4)}, b"1234"),
+    "a huge shape of nothing": lying({"a": entry("F32", [2**63, 0], 0, 0)}),
+    "a negative shape": lying({"a": entry("F32", [-1], 0, 4)}, b"1234"),
+    "an unknown type": lying({"a": entry("F99", [1], 0, 4)}, b"1234"),
+    "a type that torch lacks": lying({"a": entry("F4", [2], 0, 1)}, b"1"),
+    "a pickle": b"\x80\x04cos\nsystem\n(S'echo'\ntR.",
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_file_that_lies_about_itself_is_refused(tmp_path: Path, lie: str) -> None:
+    refused(tmp_path / "state", LIES[lie])
+
+
+def test_a_safetensors_file_of_others_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path / "state", safetensors.torch.save({"a": torch.ones(3)}, {"format": "pt"}))
+
+
+@pytest.mark.parametrize(
+    "nested", ["[" * 100_000, "[1]", "{", '{"a": {"$tensor": "none", "$order": []}}', '{"a": {"$float": []}}']
+)
+def test_a_right_checksum_does_not_make_a_wrong_state_right(tmp_path: Path, nested: str) -> None:
+    metadata = {"format": checkpoint.FORMAT, "state": nested, "sha256": checkpoint._checksum(nested, {})}
+    refused(tmp_path / "state", safetensors.torch.save({}, metadata))
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, sentence in (("pipe", "is no file"), (".", "is no file"), ("gone", "cannot read .*: No such file")):
+        with pytest.raises(DataError, match=sentence):
+            read_state(tmp_path / name)
+
+
+def test_a_file_far_too_large_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "state").touch()
+    os.truncate(tmp_path / "state", checkpoint.LARGEST + 1)  # takes no space on the disk
+    with pytest.raises(DataError, match=r"is larger than 16 GiB; that is no file of autorecall$"):
+        read_state(tmp_path / "state")
+
+
+# The last two of a run
+
+
+def unexpected(sentence: str) -> None:
+    raise AssertionError(sentence)
+
+
+def test_the_last_two_are_kept_and_the_last_is_read(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    assert kept.read(unexpected) is None
+    for step in (1, 9, 10, 100):
+        kept.write(step, {"step": step})
+        assert kept.read(unexpected) == {"step": step}
+    assert names(kept.folder) == {"step-000000010.safetensors", "step-000000100.safetensors"}
+    kept.remove()
+    assert names(tmp_path) == set()
+    kept.remove()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+def test_the_one_before_is_used_where_the_last_is_damaged(tmp_path: Path, damage: str) -> None:
+    kept, told = Checkpoints(tmp_path), list[str]()
+    for step in (1, 2):
+        kept.write(step, {"step": step})
+    last = kept.folder / "step-000000002.safetensors"
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    match damage:
+        case "cut":
+            os.truncate(last, 10)
+        case "flipped":
+            last.write_bytes(content)
+        case _:
+            last.unlink()
+    assert kept.read(told.append) == {"step": 1}
+    assert told == ([] if damage == "gone" else [f"the checkpoint {last} is damaged and was passed over"])
+    kept.write(2, {"step": "again"})
+    assert kept.read(unexpected) == {"step": "again"}
+
+
+def test_all_damaged_is_said_of_each_and_is_no_end(tmp_path: Path) -> None:
+    kept, told = Checkpoints(tmp_path), list[str]()
+    for step in (7, 8):
+        kept.write(step, {"step": step})
+        os.truncate(kept.folder / f"step-{step:09}.safetensors", 3)
+    assert kept.read(told.append) is None
+    assert len(told) == 2
+    # Those to come have lower numbers, and must be neither removed nor passed over.
+    for step in (1, 2, 3):
+        kept.write(step, {"step": step})
+        assert kept.read(unexpected) == {"step": step}
+
+
+@pytest.mark.parametrize("place", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.mkdir", "pathlib.Path.unlink"])
+def test_a_full_disk_leaves_the_last_ones_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    kept = Checkpoints(tmp_path)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for step in (1, 2) if place != "pathlib.Path.mkdir" else ():
+        kept.write(step, {"step": step})
+    with monkeypatch.context() as patched:
+        patched.setattr(place, full)
+        with pytest.raises(
+            WriteError, match=r"^cannot write .*: No space left on device; check the folder and the free"
+        ):
+            kept.write(3, {"step": 3})
+    found = kept.read(unexpected)
+    assert found is None if place == "pathlib.Path.mkdir" else found is not None
+    assert place == "pathlib.Path.unlink" or found in (None, {"step": 2})
+
+
+def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    with pytest.raises(AutorecallError, match="No such file or directory"):
+        Checkpoints(tmp_path / "gone").write(1, {"step": 1})
+    assert names(tmp_path) == set()

@@ -1,0 +1,122 @@
+"""One owner a folder, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autorecall.errors import AutorecallError, WriteError
+from autorecall.lock import Lock, owned
+
+# Takes the folder as often as it can, and notes what no other may see at the same time.
+CONTENDER = """
+import sys, time
+from pathlib import Path
+from autorecall.errors import AutorecallError
+from autorecall.lock import owned
+folder, fresh = Path(sys.argv[1]), sys.argv[2] == "fresh"
+taken, inside = 0, folder.with_name("inside")
+deadline = time.monotonic() + 1.0
+while time.monotonic() < deadline:
+    try:
+        with owned(folder, fresh) as lock:
+            inside.touch(exist_ok=False)
+            (folder / "mine").touch()
+            lock.check()
+            inside.unlink()
+            taken += 1
+    except AutorecallError as error:  # in use, or moved aside between making and opening it
+        assert "in use by process" in str(error) or "folder" in str(error), error
+print(taken)
+"""
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_folder_is_held_once_and_let_go(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for _ in range(2):
+        with owned(folder):
+            assert (folder / ".lock").read_text() == f"{os.getpid()}\n"
+            with pytest.raises(AutorecallError, match=f"^{folder} is in use by process {os.getpid()}; wait for it"):
+                Lock(folder)
+        assert names(folder) == set()
+
+
+def test_a_folder_is_let_go_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), owned(tmp_path):
+        raise ZeroDivisionError
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("content", ["", "999999999\n", "1\n", "nonsense"])
+def test_a_lock_file_that_nobody_holds_is_taken_over(tmp_path: Path, content: str) -> None:
+    """Also where its process id belongs to somebody else by now."""
+    (tmp_path / ".lock").write_text(content)
+    with owned(tmp_path):
+        assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
+    assert names(tmp_path) == set()
+
+
+def test_a_lock_that_was_deleted_between_opening_and_locking_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    real, calls = fcntl.flock, list[int]()
+
+    def late(file: int, how: int) -> None:
+        calls.append(file)
+        if len(calls) == 1:
+            (tmp_path / ".lock").unlink()  # its last owner has just let go
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with owned(tmp_path) as lock:
+        lock.check()
+        assert len(calls) == 2
+
+
+def test_a_full_disk_leaves_nobody_locked_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(WriteError, match=r"^cannot write .*lock: No space left on device; check the folder and"):
+            Lock(tmp_path)
+    assert names(tmp_path) == set()
+    Lock(tmp_path).release()
+
+
+def test_a_folder_that_was_removed_or_replaced_is_no_longer_held(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with owned(folder) as lock:
+        (folder / ".lock").unlink()
+        with pytest.raises(WriteError, match="it was removed or moved"):
+            lock.check()
+        with owned(folder) as other:
+            with pytest.raises(WriteError, match="it was removed or moved"):
+                lock.check()
+            other.check()
+
+
+@pytest.mark.parametrize("how", ["usual", "fresh"])
+def test_processes_that_fight_for_a_folder_hold_it_in_turns(tmp_path: Path, how: str) -> None:
+    command = [sys.executable, "-c", CONTENDER, str(tmp_path / "run"), how]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    ends = [process.communicate() for process in processes]
+    assert [error for _, error in ends] == ["", "", ""]
+    taken = sum(int(out) for out, _ in ends)
+    assert taken > 0
+    if how == "fresh":
+        assert len(names(tmp_path)) == taken  # each moved the one before aside, and none was lost
+        # One who opened it at the very moment may leave an empty lock file in a folder that was moved aside.
+        assert all(names(folder) - {".lock"} == {"mine"} for folder in tmp_path.iterdir())

@@ -1,0 +1,31 @@
+"""A short torture with a fixed seed; `make torture` does it for minutes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "torture.py"
+ROWS = ("mnist/naive", "mnist/lwf", "mnist/arm", "cifar10/arm")  # `make torture` takes all there are
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_runs_that_are_killed_and_damaged_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--minutes", "0.05", "--seed", "3", "--rows", *ROWS],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"(\d+) runs, (\d+) kills, \d+ resumes, \d+ damages, 0 differences, 0 lost runs", done.stdout)
+    assert found is not None
+    assert int(found[1]) > 0
+    assert int(found[2]) > 0
+    assert "left out" not in done.stdout
+    assert not list(tmp_path.glob("autorecall-torture-*"))
