@@ -1,6 +1,8 @@
-# Two commands: `make demo` trains ARM on real digits, `make test` checks everything. `make results` makes the MNIST
-# table of docs/results.md, in about two minutes. `make torture MINUTES=5` kills runs and damages what they saved, as
-# often as it can in that time, and fails if one of them ends otherwise than undisturbed.
+# Two commands: `make demo` trains ARM on real digits, `make test` checks everything.
+# `make results` makes the MNIST tables of docs/results.md, `make tenth` its table of a tenth of CIFAR10 (DATA=folder).
+# Both take hours from nothing, skip what has been run, and go on where they were stopped.
+# `make torture MINUTES=5` kills runs and damages what they saved, as often as it can in that time, and fails if one of
+# them ends otherwise than undisturbed.
 # All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
 
 PYTHON ?= python3.11
@@ -9,7 +11,13 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: demo test torture results clean
+COMPARED := er-50 er-mir-50 er-25 er-mir-25 adi gen gen-mir slda
+ROWS := stationary er-200 er-mir-200 icarl gem er-100 er-mir-100 naive lwf adi arm slda \
+  lwf-unit-lag adi-unit-lag arm-unit-lag adi-no-distill arm-no-distill
+ABLATIONS := no-avoidance no-diversity no-uncertainty no-l2-norm no-total-variation 150-images 50-images 20-steps 5-steps \
+  cross-entropy noise recall-2-times recall-4-times
+
+.PHONY: demo test torture results tenth clean
 
 demo: $(VENV)/.installed
 	$(BIN)/autorecall run
@@ -26,8 +34,17 @@ torture: $(VENV)/.installed
 results: $(VENV)/.installed
 	@for seed in 0 1 2 3 4; do for method in naive stationary lwf arm; do \
 	  $(BIN)/autorecall run mnist/$$method --seed $$seed --out results || exit; done; done
+	@for seed in 0 1 2 3 4; do for method in $(COMPARED); do \
+	  $(BIN)/autorecall run mnist/$$method --seed $$seed --out results --threads 1 || exit; done; done
 	@for seed in 0 1 2 3 4; do for method in naive lwf arm; do \
 	  $(BIN)/autorecall run mnist/$$method --seed $$seed --out results/shuffled-evenly --stream.class-pool || exit; done; done
+	$(BIN)/autorecall show results --markdown
+
+tenth: $(VENV)/.installed
+	@for method in $(ROWS) $(ABLATIONS:%=ablation-%); do \
+	  $(BIN)/autorecall run cifar10/$$method --fraction 0.1 --out results/tenth --threads 1 $(DATA:%=--data %) || exit; done
+	@for method in gen gen-mir; do \
+	  $(BIN)/autorecall run cifar10/$$method --fraction 0.02 --out results/fiftieth --threads 1 $(DATA:%=--data %) || exit; done
 	$(BIN)/autorecall show results --markdown
 
 clean:
