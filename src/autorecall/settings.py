@@ -22,7 +22,8 @@ def check_choices(config: object, part: str) -> None:
 def check_counts(config: object, part: str, *names: str) -> None:
     """Refuse counts that are not from 1 to LARGEST."""
     for name in names:
-        if not 1 <= getattr(config, name) <= LARGEST:
+        value = getattr(config, name)
+        if not isinstance(value, int) or not 1 <= value <= LARGEST:
             raise ConfigError(f"{part}.{name} is {getattr(config, name)}; expected 1 to {LARGEST:,}")
 
 

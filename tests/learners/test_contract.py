@@ -15,8 +15,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecall import ARM, ARMConfig, LagConfig, Learner, Naive
 from autorecall.errors import InputError
+from autorecall.learners import (
+    ARM,
+    ER,
+    ERMIR,
+    GEM,
+    ARMConfig,
+    BoundaryConfig,
+    ERConfig,
+    ERMIRConfig,
+    GEMConfig,
+    ICaRL,
+    ICaRLConfig,
+    LagConfig,
+    Learner,
+    Naive,
+)
 
 from .worlds import CLASSES, IMAGE, KEEPING, METHODS, OFTEN, assert_same, batch, conv, learner, mlp
 
@@ -437,6 +452,56 @@ def test_single_input_is_learned_where_the_network_can_take_it(method: str, make
         student.observe(*batch(number, count=1))
     with pytest.raises(AssertionError):
         assert_same(student.network.state_dict(), before)
+
+
+class Pooling(nn.Module):
+    """A network that takes images of any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(2, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x)
+        return logits
+
+
+@pytest.mark.parametrize("method", [*KEEPING, "gen", "gen-mir"])
+def test_images_of_another_size_are_refused_by_those_who_keep_or_make_some(method: str) -> None:
+    student = learner(method, Pooling().double())
+    observe(student, 3)
+    assert_refused(student, *batch(3, shape=(2, 8, 8)), "(2, 8, 8)")
+    fresh = learner(method, Pooling().double())
+    fresh.load_state_dict(copy.deepcopy(student.state_dict()))
+    assert_refused(fresh, *batch(3, shape=(2, 8, 8)), "(2, 8, 8)")
+
+
+@pytest.mark.parametrize("method", KEEPING)
+def test_a_single_image_is_replayed_through_batch_norm(method: str) -> None:
+    """Batch-norm of features cannot take one image, and there may be just one of an earlier task."""
+    layers = nn.Flatten(), nn.Linear(60, 8), nn.BatchNorm1d(8), nn.Linear(8, 6)
+    network = nn.Sequential(*layers).double()
+    tasks = BoundaryConfig("every", 2)
+    lone: dict[str, Learner] = {
+        "er": ER(network, ERConfig(1, tasks=tasks)),
+        "er-mir": ERMIR(network, ERMIRConfig(1, replayed=1, candidates=1, tasks=tasks)),
+        "gem": GEM(network, GEMConfig(3, tasks=tasks)),
+        "icarl": ICaRL(network, ICaRLConfig(6, tasks=tasks)),
+    }
+    observe(lone[method], 6)
+
+
+@every_method
+def test_a_saved_state_stays_as_it_was_when_the_learner_goes_on(method: str) -> None:
+    """But for the networks and optimizers, whose tensors are theirs, as with torch's own state_dict."""
+    student = learner(method, mlp())
+    observe(student, 3)
+    shared = ("network", "optimizer", "teacher", "vae", "vae_optimizer")
+    state = {name: value for name, value in student.state_dict().items() if name not in shared}
+    kept = copy.deepcopy(state)
+    for number in range(3, 6):
+        student.observe(*batch(number))
+    assert_same(state, kept)
 
 
 # Any input, any network

@@ -19,7 +19,7 @@ SETTINGS = ERMIRConfig(images=14, candidates=8, replayed=3, learning_rate=0.2, t
 VARIANTS = {
     "plain": SETTINGS,
     "all candidates": replace(SETTINGS, candidates=50),
-    "more replayed than candidates": replace(SETTINGS, candidates=2, replayed=5),
+    "all candidates replayed": replace(SETTINGS, candidates=5, replayed=5),
     "symmetric": replace(SETTINGS, input_range="symmetric"),
 }
 Make = Callable[[], nn.Module]
@@ -96,7 +96,7 @@ def test_images_that_a_real_step_would_hurt_most_are_replayed(make: Make, varian
         expected = worst(learner.drawn, [b - a for a, b in zip(now, then, strict=True)], config.replayed)
         assert learner.chosen == expected, f"batch {number}"
         choices += len(expected) < len(learner.drawn)
-    assert choices or config.candidates < config.replayed
+    assert choices or config.candidates <= config.replayed
 
 
 @every_network

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecall.errors import InputError
+from autorecall.errors import ConfigError, InputError
 from autorecall.learners import GEN, BoundaryConfig, GENConfig
 from autorecall.networks import VAE, ConvVAEConfig, FourierConfig, MLPVAEConfig
 
@@ -249,9 +249,9 @@ def test_image_that_has_the_size_already_is_left_as_it_is() -> None:
 
 
 def test_generator_of_grey_values_refuses_others() -> None:
-    learner = GEN(mlp(), replace(SETTINGS, input_range="symmetric"))
+    x, y = batch(0)
     with pytest.raises(InputError, match=r"\[0, 1\]"):
-        learner.observe(*batch(0))
+        GEN(mlp(), SETTINGS).observe(2 * x - 1, y)
 
 
 def test_white_images_can_be_resized_for_the_generator_of_grey_values() -> None:
@@ -282,3 +282,28 @@ def test_generator_has_the_shape_and_type_of_the_images() -> None:
     assert learner.vae is not None
     assert {p.dtype for p in learner.vae.parameters()} == {torch.float64}
     assert learner.vae.decode(torch.zeros(2, 3, dtype=torch.float64)).shape == (2, *IMAGE)
+
+
+def test_a_generator_in_the_precision_of_its_inputs_goes_on_in_it() -> None:
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(60, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.inner(x.flatten(1).float())
+            return logits
+
+    settings = GENConfig(steps=1, groups=1, vae=MLPVAEConfig(3, 1, 8), tasks=BoundaryConfig("every", 2))
+    first, second = GEN(Single(), settings), GEN(Single(), settings, seed=1)
+    for number in range(3):
+        first.observe(*batch(number))
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert_same(second.observe(*batch(3)), first.observe(*batch(3)))
+
+
+def test_settings_that_cannot_go_together_are_refused() -> None:
+    with pytest.raises(ConfigError, match="mlp-vae makes grey values"):
+        GENConfig(input_range="symmetric")
+    with pytest.raises(InputError, match=r"learner\.image_size is set but inputs have shape \(60,\)"):
+        GEN(nn.Linear(60, CLASSES).double(), GENConfig(image_size=4)).observe(*batch(0, shape=(60,)))

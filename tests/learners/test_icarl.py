@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autorecall.errors import InputError
 from autorecall.learners import BoundaryConfig, ICaRL, ICaRLConfig
 from autorecall.learners.icarl import herd
 
@@ -194,3 +195,23 @@ def test_state_goes_on_bit_for_bit_in_the_middle_of_a_task() -> None:
         assert_same(second.observe(*batch(number)), first.observe(*batch(number)))
         assert torch.equal(second.predict(batch(9)[0]), first.predict(batch(9)[0]))
     assert_same(second.state_dict(), first.state_dict())
+
+
+def test_a_class_that_comes_back_still_learns_its_own_label() -> None:
+    network = mlp()
+    student = ICaRL(network, ICaRLConfig(9, steps=1, replayed=1, tasks=BoundaryConfig("every", 2)))
+    for number in range(4):
+        student.observe(*batch(number))
+    x, _ = batch(9)
+    before = copy.deepcopy(network.state_dict())
+    student.observe(x, torch.zeros(len(x), dtype=torch.int64))
+    changed = (network.state_dict()["5.weight"] - before["5.weight"]).abs().sum(1)
+    assert float(changed[0]) > 0.1 * float(changed.max())
+
+
+def test_a_network_without_a_linear_layer_is_refused_before_anything_is_learned() -> None:
+    network = nn.Sequential(nn.Conv2d(2, CLASSES, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
+    before = copy.deepcopy(network.state_dict())
+    with pytest.raises(InputError, match=r"no nn\.Linear"):
+        ICaRL(network).observe(*batch(0))
+    assert_same(network.state_dict(), before)

@@ -185,3 +185,12 @@ def test_network_whose_logits_are_not_those_of_its_last_linear_layer_is_refused(
     network = GatedMLPConfig(hidden=(9,)).build((2, 6, 5), CLASSES).double()
     with pytest.raises(InputError):
         SLDA(network).observe(*batch(0))
+
+
+def test_a_frozen_network_will_do() -> None:
+    network = mlp().requires_grad_(False)
+    student = SLDA(network)
+    for number in range(4):
+        student.observe(*batch(number))
+    assert not any(p.requires_grad for p in network.parameters())
+    assert len(student.predict(batch(0)[0]).argmax(1)) == 6

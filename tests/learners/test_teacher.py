@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from autorecall import ARM, ARMConfig, Distill, DistillConfig, LagConfig, Naive
+from autorecall import ARM, ARMConfig, BoundaryConfig, Distill, DistillConfig, LagConfig, Naive
 from autorecall.errors import ConfigError
 from autorecall.networks import MLPConfig
 
-from .worlds import METHODS, TAUGHT, assert_same, learner, mlp, teacher_of
+from .worlds import TAUGHT, assert_same, learner, mlp, teacher_of
 
 Labels = Sequence[Sequence[int]]
 
@@ -165,7 +165,7 @@ def test_every_without_a_number_and_without_a_stream_is_refused(method: str) -> 
         learner(method, mlp(), lag=LagConfig("every"))
 
 
-@pytest.mark.parametrize("method", ("naive", *TAUGHT))
+@pytest.mark.parametrize("method", ["naive", *TAUGHT])
 def test_memory_is_the_teacher_and_no_image(method: str) -> None:
     """478,410 parameters and 1.91 MB for the network of MNIST, as the paper counts."""
     student = learner(method, MLPConfig().build((1, 28, 28), 10))
@@ -187,3 +187,10 @@ def test_unit_lag_counts_no_memory(method: str) -> None:
 def test_memory_before_the_first_batch_is_none() -> None:
     assert learner("arm", mlp()).memory().parameters == 0
     assert Naive(mlp()).memory().parameters == 0
+
+
+def test_a_number_of_batches_that_the_policy_would_not_look_at_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learner\.lag\.every is 1 but the policy is novel"):
+        LagConfig(every=1)
+    with pytest.raises(ConfigError, match=r"learner\.tasks\.every is 9 but the policy is boundary"):
+        BoundaryConfig("boundary", 9)

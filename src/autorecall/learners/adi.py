@@ -78,7 +78,10 @@ class ADI(RecallLearner):
         super().__init__(network, config or ADIConfig(), optimizer, seed)
 
     def start(self, x: Tensor, present_classes: Tensor, keep_copies: bool) -> Aimed | None:
-        """Real images, each with a class that was seen before and is not present; None where there is no such class."""
+        """Real images, each with a class that was seen before and is not present.
+
+        None where there is no such class: then the batch is learned by its labels alone.
+        """
         absent = torch.tensor(sorted(self.boundaries.earlier_classes - set(present_classes.tolist())))
         if len(absent) == 0:
             return None

@@ -49,7 +49,7 @@ class Learner(ABC):
         seed: int = 0,
     ) -> None:
         trained = [p for p in network.parameters() if p.requires_grad]
-        if not trained:
+        if not trained and optimizer is None:
             raise InputError("the network has no parameter that requires a gradient; there is nothing to train")
         self.network = network
         self.optimizer = optimizer or torch.optim.SGD(trained, lr=learning_rate)
@@ -91,13 +91,21 @@ class Learner(ABC):
         """What the learner keeps beside the network."""
         return Memory()
 
+    def kept_shape(self) -> tuple[int, ...] | None:
+        """The shape of the images kept, which all others must have; None where none are."""
+        return None
+
     def state_dict(self) -> dict[str, object]:
-        """Everything needed to go on bit for bit: plain values and tensors, nothing else."""
+        """Everything needed to go on bit for bit: plain values and tensors, nothing else.
+
+        But for torch's global generator, which dropout draws from: it is not the learner's, and a run saves it.
+        """
         return {
             "network": dict(self.network.state_dict()),
             "optimizer": plain(self.optimizer.state_dict()),
             "generator": self.generator.get_state(),
             "classes": self.classes,
+            "boundaries": None if self.boundaries is None else self.boundaries.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -107,6 +115,8 @@ class Learner(ABC):
         self.optimizer.load_state_dict(copy.deepcopy(with_number_keys(mapping(state["optimizer"]))))
         self.generator.set_state(tensor(state["generator"]))
         self.classes = integer(state["classes"])
+        if self.boundaries is not None:
+            self.boundaries.load_state_dict(mapping(state["boundaries"]))
         self._known_inputs.clear()
 
     def descend(self, loss: Tensor, name: str, keep_gradients: bool = False) -> float:
@@ -122,13 +132,23 @@ class Learner(ABC):
         """Refuse a single input where batch-norm cannot take one, by a trial pass that leaves nothing behind."""
         found = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         try:
-            with training(self.network), torch.no_grad(), torch.random.fork_rng():
+            devices = [x.device] if x.device.type == "cuda" else []
+            with training(self.network), torch.no_grad(), torch.random.fork_rng(devices):
                 self.network(self.prepare(x[:1]))
         except ValueError as error:
             raise InputError(f"{what} is too small for this network ({error}); use two or more") from error
         finally:
             for buffer, value in found:
                 buffer.copy_(value)
+
+    def never_alone(self, rows: Tensor, x: Tensor) -> Tensor:
+        """A single row twice, where batch-norm cannot take one input by itself: the mean loss is the same."""
+        if len(rows) == 1:
+            try:
+                self._check_single(x, "a replayed batch of one input")
+            except InputError:
+                return rows.repeat(2)
+        return rows
 
     def _clear_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -158,6 +178,12 @@ class Learner(ABC):
         if not bool(x.isfinite().all()):
             raise InputError("x has NaN or infinite values; remove or repair these inputs before observe")
         x, y = self._laid_out(x.detach().to(self._device())), y.detach().to(self._device(), torch.int64)
+        kept = self.kept_shape()
+        if kept is not None and tuple(x.shape[1:]) != kept:
+            raise InputError(
+                f"x has inputs of shape {tuple(x.shape[1:])} and had {kept} before; this method keeps images, so all "
+                "must have one shape"
+            )
         if (x.shape[1:], x.dtype) not in self._known_inputs:
             self.classes = count_outputs(self.network, self.prepare(x[:1]))
             self._known_inputs.add((x.shape[1:], x.dtype))

@@ -38,6 +38,11 @@ class BoundaryConfig:
         check_counts(self, self.part, "spacing")
         if self.every is not None and self.every < 1:
             raise ConfigError(f"{self.part}.every is {self.every}; expected at least 1 batch")
+        if self.every is not None and self.policy != "every":
+            raise ConfigError(
+                f"{self.part}.every is {self.every} but the policy is {self.policy}, which does not count batches; "
+                "set the policy to every, or leave it out"
+            )
 
     def for_stream(self, task_lengths: Sequence[int]) -> Self:
         """T from the stream, where it is left open.

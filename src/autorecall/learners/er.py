@@ -97,16 +97,18 @@ class ER(Learner):
         """The images in the reservoir."""
         return self.reservoir.memory()
 
+    def kept_shape(self) -> tuple[int, ...] | None:
+        """The shape of the images in the reservoir."""
+        return None if self.reservoir.images is None else tuple(self.reservoir.images.shape[1:])
+
     def state_dict(self) -> dict[str, object]:
-        """The network, its optimizer, the reservoir and where tasks began."""
-        own = {"reservoir": self.reservoir.state_dict(), "boundaries": self.boundaries.state_dict()}
-        return super().state_dict() | own
+        """The network, its optimizer and the reservoir."""
+        return super().state_dict() | {"reservoir": self.reservoir.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         """Take back what `state_dict` gave."""
         super().load_state_dict(state)
         self.reservoir.load_state_dict(mapping(state["reservoir"]))
-        self.boundaries.load_state_dict(mapping(state["boundaries"]))
 
     def _step(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One SGD step along the sum of two gradients, each batch going through the network by itself."""
@@ -114,7 +116,7 @@ class ER(Learner):
         loss = F.cross_entropy(self.network(self.prepare(x)), y)
         numbers = {"loss": finite(loss, "the loss on the real batch"), "replayed_loss": math.nan}
         loss.backward()  # type: ignore[no-untyped-call]
-        slots = self.choose(x)
+        slots = self.never_alone(self.choose(x), x)
         if len(slots):
             images, labels = self.reservoir.batch(slots, x)
             loss = F.cross_entropy(self.network(self.prepare(self._laid_out(images))), labels)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..errors import ConfigError
 from ..settings import check_counts
 from .base import Learner
 from .er import ER, ERConfig
@@ -28,7 +29,7 @@ class ERMIRConfig(ERConfig):
     method: ClassVar[str] = "er-mir"
 
     candidates: int = 50
-    """Images drawn, of which the most interfered are replayed."""
+    """Images drawn, of which the most interfered are replayed; harm is that of a plain step of `learning_rate`."""
 
     remember_outputs: bool = False
     """Measure the rise from the lowest loss an image ever had when it was drawn, as published for MNIST."""
@@ -36,6 +37,11 @@ class ERMIRConfig(ERConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_counts(self, "learner", "candidates")
+        if self.candidates < self.replayed:
+            raise ConfigError(
+                f"learner.candidates is {self.candidates} but learner.replayed is {self.replayed}; "
+                "expected at least as many"
+            )
 
     def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
         """The learner of a run, its tasks taken from the stream."""
@@ -60,9 +66,10 @@ class ERMIR(ER):
 
     def choose(self, like: Tensor) -> Tensor:
         """The candidates that would lose most, worst first."""
-        slots = self.reservoir.draw(self.config.candidates, self.boundaries.tasks, self.generator)
-        if len(slots) == 0:
-            return slots
+        drawn = self.reservoir.draw(self.config.candidates, self.boundaries.tasks, self.generator)
+        if len(drawn) == 0:
+            return drawn
+        slots = self.never_alone(drawn, like)
         images, labels = self.reservoir.batch(slots, like)
         images = self.prepare(self._laid_out(images))
         gradients = [p.grad for p in self.network.parameters()]  # of the real batch
@@ -86,7 +93,7 @@ class ERMIR(ER):
 
     def state_dict(self) -> dict[str, object]:
         """What experience replay has, and the remembered outputs."""
-        return super().state_dict() | {"remembered": self.remembered}
+        return super().state_dict() | {"remembered": self.remembered.clone()}  # it is written to in place
 
     def load_state_dict(self, state: State) -> None:
         """Take back what `state_dict` gave."""

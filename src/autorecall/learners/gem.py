@@ -70,9 +70,7 @@ class GEM(Learner):
         """The gradients of earlier tasks, the gradient of the batch, and a step along what they agree on."""
         begins = self.boundaries.before(y)
         earlier = self.kept if begins else self.kept[:-1]
-        memories = [
-            self._gradient(unpack(images, x), labels.to(x.device))[0] for images, labels in earlier if len(labels)
-        ]
+        memories = [self._memory_gradient(images, labels, x) for images, labels in earlier if len(labels)]
         gradient, loss = self._gradient(x, y)
         projected = 0.0
         if memories:
@@ -87,10 +85,14 @@ class GEM(Learner):
         """The kept images."""
         return memory_of([images for images, _ in self.kept])
 
+    def kept_shape(self) -> tuple[int, ...] | None:
+        """The shape of the kept images."""
+        return tuple(self.kept[0][0].shape[1:]) if self.kept else None
+
     def state_dict(self) -> dict[str, object]:
-        """The network, its optimizer, the kept images and where tasks began."""
+        """The network, its optimizer and the kept images."""
         kept = {str(task): {"images": images, "labels": labels} for task, (images, labels) in enumerate(self.kept)}
-        return super().state_dict() | {"kept": kept, "boundaries": self.boundaries.state_dict()}
+        return super().state_dict() | {"kept": kept}
 
     def load_state_dict(self, state: State) -> None:
         """Take back what `state_dict` gave."""
@@ -98,7 +100,6 @@ class GEM(Learner):
         tasks = sorted(mapping(state["kept"]).items(), key=lambda item: int(item[0]))
         parts = [mapping(part) for _, part in tasks]
         self.kept = [(tensor(part["images"]).clone(), tensor(part["labels"]).clone()) for part in parts]
-        self.boundaries.load_state_dict(mapping(state["boundaries"]))
 
     def _trained(self) -> list[nn.Parameter]:
         return [p for p in self.network.parameters() if p.requires_grad]
@@ -109,6 +110,10 @@ class GEM(Learner):
         value = finite(loss, "the loss")
         parts = torch.autograd.grad(loss, self._trained(), allow_unused=True, materialize_grads=True)
         return torch.cat([part.flatten() for part in parts]), value
+
+    def _memory_gradient(self, images: Tensor, labels: Tensor, like: Tensor) -> Tensor:
+        slots = self.never_alone(torch.arange(len(labels)), like)
+        return self._gradient(unpack(images[slots], like), labels[slots].to(like.device))[0]
 
     def _descend_along(self, gradient: Tensor) -> None:
         trained = self._trained()

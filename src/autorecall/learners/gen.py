@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import ConfigError
+from ..errors import ConfigError, InputError
 from ..networks.vae import VAE, ConvVAEConfig, MLPVAEConfig, draw
 from ..settings import check_choices, check_counts, check_not_negative, check_positive
 from .base import Learner, Memory, finite
 from .boundaries import Boundaries, BoundaryConfig
 from .modes import without_user_hooks
-from .state import State, integer, integers, mapping, plain, with_number_keys
+from .state import State, integer, integers, mapping, plain, tensor, with_number_keys
 
 PROBABILITY = 1e-5  # the least that the loss on soft labels takes an output for
 
@@ -70,6 +70,8 @@ class GENConfig:
         check_not_negative(self, "learner", "replay_weight", "divergence_weight")
         if self.image_size is not None and not 1 <= self.image_size <= 1024:
             raise ConfigError(f"learner.image_size is {self.image_size}; expected 1 to 1024")
+        if self.input_range == "symmetric" and isinstance(self.vae, MLPVAEConfig):
+            raise ConfigError("learner.input_range is symmetric but mlp-vae makes grey values in [0, 1]; use unit")
 
     def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
         """The learner of a run, its tasks taken from the stream."""
@@ -100,6 +102,7 @@ class GEN(Learner):
         self.earlier_network: nn.Module | None = None
         self.images_of_task = 0
         self._shape: tuple[int, ...] = ()
+        self._vae_optimizer: torch.optim.Optimizer
 
     def prepare(self, x: Tensor) -> Tensor:
         """Images in the size and range that both networks are shown."""
@@ -112,7 +115,14 @@ class GEN(Learner):
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Refuse what the generator cannot make either."""
         x, y = super().check(x, y)
-        self.config.vae.check(self.prepare(x))
+        if self.config.image_size is not None and x.dim() != 4:
+            raise InputError(f"learner.image_size is set but inputs have shape {tuple(x.shape[1:])}; leave it out")
+        shown = self.prepare(x)
+        if self._shape and tuple(shown.shape[1:]) != self._shape:
+            raise InputError(
+                f"inputs have shape {tuple(shown.shape[1:])} but the generator makes {self._shape}; use one shape"
+            )
+        self.config.vae.check(shown)
         return x, y
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -164,7 +174,6 @@ class GEN(Learner):
         """Both networks with their optimizers, and their copies."""
         parts = {"vae": self.vae, "earlier_vae": self.earlier_vae, "earlier_network": self.earlier_network}
         return super().state_dict() | {
-            "boundaries": self.boundaries.state_dict(),
             "images_of_task": self.images_of_task,
             "shape": list(self._shape),
             "vae_optimizer": None if self.vae is None else plain(self._vae_optimizer.state_dict()),
@@ -174,10 +183,11 @@ class GEN(Learner):
     def load_state_dict(self, state: State) -> None:
         """Take back what `state_dict` gave."""
         self.vae = self.earlier_vae = self.earlier_network = None
+        self._shape = ()
         if state["vae"] is not None:
-            self._make_vae(tuple(integers(state["shape"])), next(self.network.parameters()))
+            saved = tensor(next(iter(mapping(state["vae"]).values())))
+            self._make_vae(tuple(integers(state["shape"])), saved.to(self._device()))
         super().load_state_dict(state)  # after its first weights were drawn, for the generator of random numbers
-        self.boundaries.load_state_dict(mapping(state["boundaries"]))
         self.images_of_task = integer(state["images_of_task"])
         if self.vae is None:
             return
@@ -192,7 +202,9 @@ class GEN(Learner):
 
     def _make_vae(self, shape: tuple[int, ...], like: Tensor) -> None:
         self._shape = shape
-        with torch.random.fork_rng():  # weights are drawn by torch's global generator, which is not ours to use
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # weights are drawn by torch's global generator, which is not ours to use
             torch.manual_seed(int(torch.randint(2**62, (), generator=self.generator)))
             self.vae = self.config.vae.build(shape).to(like)
         if self._channels_last:

@@ -8,14 +8,14 @@ MNIST-5k, seeds 0-4: to be measured.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..networks.vae import VAE
+from ..networks.vae import VAE, ConvVAEConfig, MLPVAEConfig
 from ..objectives import soft_cross_entropy
 from ..settings import check_counts, check_not_negative, check_positive
 from .base import Learner
@@ -25,9 +25,15 @@ from .lookahead import one_step_ahead
 
 @dataclass(frozen=True)
 class GENMIRConfig(GENConfig):
-    """Generative replay with maximally interfered retrieval."""
+    """Generative replay with maximally interfered retrieval. Defaults are the published values for MNIST."""
 
     method: ClassVar[str] = "gen-mir"
+
+    groups: int = 10
+    """Ten images are replayed as often as this, searched once for the generator and once for the classifier."""
+
+    vae: MLPVAEConfig | ConvVAEConfig = field(default_factory=lambda: MLPVAEConfig(depth=1, dropout=0.4))
+    """The generator."""
 
     ascent_steps: int = 10
     """Steps of size 1 that latents are ascended by."""

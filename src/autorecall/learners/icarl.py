@@ -1,7 +1,7 @@
 """iCaRL (Rebuffi et al. 2017), online: classes are told apart by the mean features of a few images kept of each.
 
 Exemplars are kept in the order in which their running mean comes closest to the mean of all (herding), so that any
-first part of them is the best choice. An input belongs to the class whose exemplars' mean is nearest. The network
+first part of them is a good choice. An input belongs to the class whose exemplars' mean is nearest. The network
 learns each class as a question of its own (sigmoid outputs), and keeps its earlier answers on exemplars.
 
 The original herds over all images of a task and asks a copy of the earlier network. Online and within the budget there
@@ -76,6 +76,7 @@ class ICaRL(Learner):
         self.candidates: dict[int, Reservoir] = {}  # of the classes of the present task
         self.exemplars: dict[int, tuple[Tensor, Tensor]] = {}  # of earlier ones: images (packed), answers to remember
         self._means: Tensor | None = None  # of every class that has images, until the network changes
+        self._features_known = False
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """Some steps on the batch and exemplars, then candidates from the batch."""
@@ -104,13 +105,24 @@ class ICaRL(Learner):
         """Exemplars and candidates."""
         return memory_of([images for _, images in self._images()])
 
+    def kept_shape(self) -> tuple[int, ...] | None:
+        """The shape of the kept images."""
+        return next((tuple(images.shape[1:]) for _, images in self._images()), None)
+
+    def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Refuse a network whose features cannot be told, before anything is learned."""
+        x, y = super().check(x, y)
+        if not self._features_known:
+            self._see(x[:1])
+            self._features_known = True
+        return x, y
+
     def state_dict(self) -> dict[str, object]:
-        """The network, its optimizer, all images kept and where tasks began."""
+        """The network, its optimizer and all images kept."""
         exemplars = {str(c): {"images": images, "answers": answers} for c, (images, answers) in self.exemplars.items()}
         return super().state_dict() | {
             "candidates": {str(label): images.state_dict() for label, images in self.candidates.items()},
             "exemplars": exemplars,
-            "boundaries": self.boundaries.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -123,7 +135,6 @@ class ICaRL(Learner):
         for label, part in mapping(state["exemplars"]).items():
             kept = mapping(part)
             self.exemplars[int(label)] = tensor(kept["images"]).clone(), tensor(kept["answers"]).clone()
-        self.boundaries.load_state_dict(mapping(state["boundaries"]))
 
     def _step(self, x: Tensor, y: Tensor) -> float:
         """One step on the real batch and on exemplars, which are asked what they answered at the end of their task.
@@ -133,11 +144,12 @@ class ICaRL(Learner):
         images, targets = [x], [F.one_hot(y, self.classes).to(x)]
         asked = [torch.ones_like(targets[0])]
         asked[0][:, sorted(self.exemplars)] = 0
+        asked[0][torch.arange(len(y)), y] = 1  # but its own class, which may be an earlier one that comes back
         if self.exemplars:
-            kept = torch.cat([unpack(images, x) for images, _ in self.exemplars.values()])
-            answers = torch.cat([answers for _, answers in self.exemplars.values()]).to(x)
+            kept = torch.cat([images for images, _ in self.exemplars.values()])
+            answers = torch.cat([answers for _, answers in self.exemplars.values()])
             drawn = torch.randperm(len(kept), generator=self.generator)[: self.config.replayed]
-            images, targets = [*images, kept[drawn]], [*targets, answers[drawn]]
+            images, targets = [*images, unpack(kept[drawn], x)], [*targets, answers[drawn].to(x)]
             asked.append(torch.ones_like(targets[1]))
         logits = self.network(self._laid_out(torch.cat(images)))
         loss = F.binary_cross_entropy_with_logits(logits, torch.cat(targets), torch.cat(asked), reduction="sum")
@@ -165,7 +177,7 @@ class ICaRL(Learner):
             features, logits = self._see(self._laid_out(unpack(reservoir.images, like)))
             answers = torch.zeros_like(logits)
             answers[:, known] = logits[:, known].sigmoid()  # of classes yet to come: no
-            order = herd(features).cpu()
+            order = herd(features)
             self.exemplars[label] = reservoir.images[order], answers.cpu()[order]
         self.candidates = {}
 

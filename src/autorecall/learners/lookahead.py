@@ -17,7 +17,6 @@ def one_step_ahead(network: nn.Module, gradients: Sequence[Tensor | None], rate:
     with without_user_hooks(network):
         ahead = copy.deepcopy(network)
     for p, gradient in zip(ahead.parameters(), gradients, strict=True):
-        p.grad = None
         if gradient is not None:
             p.sub_(rate * gradient)
     return ahead.requires_grad_(False)

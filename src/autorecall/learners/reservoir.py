@@ -61,7 +61,8 @@ class Reservoir:
     def state_dict(self) -> dict[str, object]:
         """All that is kept."""
         counts: dict[str, object] = {"capacity": self.capacity, "seen": self.seen}
-        return counts | {"images": self.images, "labels": self.labels, "tasks": self.tasks}
+        images = None if self.images is None else self.images.clone()  # slots are overwritten in place
+        return counts | {"images": images, "labels": self.labels.clone(), "tasks": self.tasks.clone()}
 
     def load_state_dict(self, state: State) -> None:
         """Take back what `state_dict` gave, as a copy: slots are overwritten in place."""
@@ -94,7 +95,8 @@ def pack(images: Tensor) -> Tensor:
 
 def unpack(packed: Tensor, like: Tensor) -> Tensor:
     """What was packed, as floating point numbers in the type and on the device of `like`."""
-    return packed.to(like) / 255 if packed.dtype == torch.uint8 else packed.to(like)
+    # Divided where it lies, on the CPU: an accelerator may round otherwise.
+    return (packed.to(like.dtype) / 255).to(like.device) if packed.dtype == torch.uint8 else packed.to(like)
 
 
 def memory_of(packed: list[Tensor]) -> Memory:

@@ -63,11 +63,8 @@ class Teacher:
         return sum(p.numel() for p in self.network.parameters())
 
     def state_dict(self) -> dict[str, object]:
-        """The copy and where its policy stands."""
-        return {
-            "network": None if self.network is None else dict(self.network.state_dict()),
-            "boundaries": self.boundaries.state_dict(),
-        }
+        """The copy; where its policy stands is saved by the learner."""
+        return {"network": None if self.network is None else dict(self.network.state_dict())}
 
     def load_state_dict(self, state: State, student: nn.Module) -> None:
         """Take back what `state_dict` gave; the student lends its shape."""
@@ -76,7 +73,6 @@ class Teacher:
             self._copy(student)
             assert self.network is not None
             self.network.load_state_dict(mapping(state["network"]))
-        self.boundaries.load_state_dict(mapping(state["boundaries"]))
 
     @torch.no_grad()
     def _copy(self, student: nn.Module) -> None:

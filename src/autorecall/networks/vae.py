@@ -195,8 +195,6 @@ class _TwoAsOne(nn.Module):
     Of the published decoder these two are two thirds of the arithmetic, and as one next to nothing.
     """
 
-    treats_images_alone = True
-
     def __init__(self, first: nn.Conv2d, second: nn.Conv2d) -> None:
         super().__init__()
         self.first, self.second = first, second
