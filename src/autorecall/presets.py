@@ -229,7 +229,7 @@ _MINIIMAGENET_ROWS = {
     "arm": _MINIIMAGENET.row(
         replace(_CIFAR10_ARM, real_weight=2.0, diversity=1.0, uncertainty=1.0), Published(5.53, 0.8, 11.9, 2.7)
     ),
-    "slda": _MINIIMAGENET.row(SLDAConfig(), None, network=FourierConfig(), stream=_ONCE),
+    "slda": _MINIIMAGENET.row(SLDAConfig(), None, network=FourierConfig(width=50.0), stream=_ONCE),
 }
 
 PRESETS: dict[str, Preset] = {
