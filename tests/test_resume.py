@@ -23,6 +23,7 @@ from autorecall.config import RunConfig
 from autorecall.data import Dataset, Split, from_arrays, load
 from autorecall.errors import AutorecallError, ConfigError, DataError, InterruptedRunError, StoppedError
 from autorecall.experiment import Observer, Result, run
+from autorecall.history import History
 from autorecall.learners import ARMConfig, DistillConfig, LagConfig, LearnerConfig, NaiveConfig, Recollection
 from autorecall.networks import MLPConfig, ResNet18Config
 from autorecall.presets import PRESETS
@@ -768,3 +769,12 @@ def test_no_picture_is_drawn_into_a_folder_that_is_anothers(data: Dataset, tmp_p
     with pytest.raises(StoppedError, match="removed or moved"):
         run("own/bars", config("arm"), data, folder, outer)
     assert (len(outer.pictures), len(watch.pictures)) == (0, 1)
+
+
+def test_columns_with_a_comma_in_their_name_go_on() -> None:
+    first = History()
+    first.add({"step": 1, 'a, "b"': 2.0})
+    second = History(text=first.text)
+    second.add({"step": 2, 'a, "b"': 3.0})
+    assert second.text == 'step,"a, ""b"""\n1,2.0\n2,3.0\n'
+    assert (first.rows, second.rows, History().rows) == (1, 2, 0)

@@ -120,12 +120,12 @@ def refuse_foreign(folder: Path) -> None:
         found = [path.name for path in folder.iterdir()]
     except OSError:  # not there, or no folder, which is refused where it is to be made
         return
-    ours = LOCK_NAME in found or any(_is_ours(folder / name) for name in OURS) or Checkpoints(folder).any()
+    ours = LOCK_NAME in found or any(is_ours(folder / name) for name in OURS) or Checkpoints(folder).any()
     if found and not ours:
         raise ConfigError(f"{folder} holds other files and no run of autorecall; choose a new or an empty folder")
 
 
-def _is_ours(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
     """Whether a JSON file is one that a run wrote, or was until it was damaged."""
     try:
         return not {"preset", "seed", "dataset"}.isdisjoint(read_json(path))
