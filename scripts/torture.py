@@ -33,6 +33,8 @@ from autorecall.presets import PRESETS
 MOST_KILLS = 12  # of one run; then it may end
 LONGEST = 20.0  # seconds of torment; then it may end, too
 PATIENCE = 120.0  # seconds beyond which a run hangs
+REFUSED = 2  # the exit code of a run that needs a decision
+DAMAGED = ("history.csv", "config.json")  # and checkpoints
 KILLED = (-9, -15, -2, 143, 130)  # exit codes of those who were; any other is a run's own
 SMALL = "--dataset folder --image-size 8 --network.channels 2 --stream.batch-size 4 --data"
 LOADED = (pictures, run, torch._dynamo)  # before the fork, so that a child need not
@@ -46,11 +48,14 @@ class Tally:
     kills: int = 0
     resumes: int = 0
     damages: int = 0
+    afresh: int = 0
+    """Runs whose config was damaged before anything was saved, so that they had to be told to start over."""
     differences: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         counts = f"{self.runs} runs, {self.kills} kills, {self.resumes} resumes, {self.damages} damages"
+        counts += f", {self.afresh} begun afresh"
         return f"{counts}, {len(self.differences)} differences, {len(self.lost)} lost runs"
 
 
@@ -78,7 +83,8 @@ class Torture:
         name = self.random.choice(self.rows)
         small = [*SMALL.split(), str(self.scratch / "pictures")]
         sized = small if name.startswith("cifar10/") else ["--fraction", self.random.choice(("0.02", "0.04"))]
-        words = ["run", name, *sized, "--split", "val", "--threads", "1", "--seed", str(self.random.randrange(2))]
+        drawn = ["--threads", self.random.choice("12"), "--seed", self.random.choice("01")]
+        words = ["run", name, *sized, "--split", "val", *drawn]
         key = " ".join(words)
         if key not in self.undisturbed and key not in self.left_out:
             self._leave_alone(key, words)
@@ -106,10 +112,11 @@ class Torture:
         log = out.with_suffix(".log")
         words = [*words, "--out", str(out), "--checkpoint-seconds", self.random.choice(("0", "0.02", "0.1"))]
         tally.runs += 1
+        fresh: list[str] = []
         enough = time.monotonic() + LONGEST
         for kills in range(MOST_KILLS + 1):
             last = kills == MOST_KILLS or time.monotonic() > enough
-            process = _start(words, log)
+            process = _start([*words, *fresh], log)
             code = _ended(process, PATIENCE if last else self._moment(usual))
             if code is None and not last:
                 tally.kills += 1
@@ -118,9 +125,13 @@ class Torture:
             if code is None:  # it hangs
                 os.kill(process, signal.SIGKILL)
                 os.waitpid(process, 0)
-            if code not in KILLED:
+            fresh = ["--fresh"] if code == REFUSED and not fresh and "--fresh" in _last_line(log) else []
+            tally.afresh += len(fresh)
+            if code not in KILLED and not fresh:
                 break
             self._damage(out)
+        if fresh:  # refused at the last attempt, which nobody disturbs
+            code = _ended(_start([*words, *fresh], log), PATIENCE)
         tally.resumes += log.read_text(errors="replace").count("going on after step")
         if code != 0:
             tally.lost.append(f"{key}: ended with {code}, see {log}")
@@ -140,7 +151,8 @@ class Torture:
         """Spoil none, one or two of the files that the next process will find, unless the run is finished."""
         if any(out.rglob("result.json")):
             return
-        files = sorted([*out.rglob("step-*"), *out.rglob("history.csv")])
+        files = sorted(path for path in out.rglob("*") if path.name in DAMAGED or path.name.startswith("step-"))
+        files = [path for path in files if ".old-" not in str(path)]
         for path in self.random.sample(files, min(len(files), self.random.choice((0, 0, 1, 1, 2)))):
             self.tally.damages += 1
             content = bytearray(path.read_bytes())
@@ -154,7 +166,7 @@ class Torture:
                     content += self.random.randbytes(100)
                 case "empty":
                     content.clear()
-                case _:
+                case _ if path.name != "config.json":  # without it, a folder may be anybody's
                     path.unlink()
                     continue
             path.write_bytes(content)
@@ -183,6 +195,10 @@ def _start(words: list[str], log: Path) -> int:
     return process
 
 
+def _last_line(log: Path) -> str:
+    return log.read_text(errors="replace").rstrip("\n").rpartition("\n")[2]
+
+
 def _ended(process: int, patience: float) -> int | None:
     """The exit code of a process, negative after a signal; none if it is still at work then."""
     deadline = time.monotonic() + patience
@@ -198,7 +214,7 @@ def _ended(process: int, patience: float) -> int | None:
 def _contents(out: Path) -> dict[str, object]:
     """All that a run left, by name, but for the time it took and how often it was saved."""
     found: dict[str, object] = {}
-    for path in sorted(path for path in out.rglob("*") if path.is_file()):
+    for path in sorted(path for path in out.rglob("*") if path.is_file() and ".old-" not in str(path)):
         name = str(path.relative_to(out))
         found[name] = path.read_bytes()
         if path.name in ("result.json", "config.json"):
@@ -235,7 +251,7 @@ def main() -> int:
         torture.one_run()
     tally = torture.tally
     print("\n".join([*tally.differences, *tally.lost, str(tally)]))
-    if tally.differences or tally.lost:
+    if tally.differences or tally.lost or torture.left_out:
         return 1
     shutil.rmtree(scratch)
     return 0

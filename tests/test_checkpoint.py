@@ -6,7 +6,9 @@ import errno
 import json
 import math
 import os
+import resource
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 
 from autorecall import checkpoint
 from autorecall.checkpoint import Checkpoints, read_state, write_state
-from autorecall.errors import AutorecallError, DataError, WriteError
+from autorecall.errors import AutorecallError, DataError, StoppedError, WriteError
 
 
 def assert_same(found: object, expected: object) -> None:
@@ -223,11 +225,58 @@ def test_a_safetensors_file_of_others_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "nested", ["[" * 100_000, "[1]", "{", '{"a": {"$tensor": "none", "$order": []}}', '{"a": {"$float": []}}']
+    "nested",
+    [
+        "[" * 100_000,
+        "[1]",
+        "{",
+        '{"a": {"$tensor": "none", "$order": []}}',
+        '{"a": {"$float": []}}',
+        '{"a": {"$float": 1' + "0" * 400 + "}}",
+    ],
+    ids=lambda nested: nested[:40],
 )
 def test_a_right_checksum_does_not_make_a_wrong_state_right(tmp_path: Path, nested: str) -> None:
-    metadata = {"format": checkpoint.FORMAT, "state": nested, "sha256": checkpoint._checksum(nested, {})}
-    refused(tmp_path / "state", safetensors.torch.save({}, metadata))
+    refused(tmp_path / "state", signed(nested, {}))
+
+
+def signed(nested: str, tensors: dict[str, Tensor]) -> bytes:
+    metadata = {"format": checkpoint.FORMAT, "state": nested, "sha256": checkpoint._checksum(nested, tensors)}
+    return safetensors.torch.save(tensors, metadata)
+
+
+@pytest.mark.parametrize("order", ['{"x": 1}', "[5]", "[]", "[0, 0]", '["a"]', "null", "0"])
+def test_an_order_of_axes_that_is_none_is_refused(tmp_path: Path, order: str) -> None:
+    refused(tmp_path / "state", signed(f'{{"a": {{"$tensor": "0", "$order": {order}}}}}', {"0": torch.ones(2)}))
+
+
+@pytest.mark.parametrize("times", [0, 2, 100])
+def test_a_tensor_that_is_named_more_than_once_or_not_at_all_is_refused(tmp_path: Path, times: int) -> None:
+    """A small file could ask for more memory than there is."""
+    nested = json.dumps({"a": [{"$tensor": "0", "$order": [0]}] * times})
+    refused(tmp_path / "state", signed(nested, {"0": torch.ones(2)}))
+
+
+@pytest.mark.parametrize("size", [2**30, checkpoint.LARGEST])
+@pytest.mark.parametrize(
+    "header",
+    [b"", lying({"__metadata__": {"format": checkpoint.FORMAT}}), lying({}, length=2**29)],
+    ids=["empty", "ours", "long"],
+)
+def test_of_a_large_file_that_is_not_ours_only_the_header_is_read(tmp_path: Path, header: bytes, size: int) -> None:
+    (tmp_path / "state").write_bytes(header)
+    os.truncate(tmp_path / "state", size)  # takes no space on the disk
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match="is damaged, or no state"):
+        read_state(tmp_path / "state")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # of 1 GiB and more
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "LARGEST_HEADER", 1000)
+    with pytest.raises(TypeError, match="cannot save more than"):
+        write_state(tmp_path / "state", {"numbers": list(range(1000))})
+    assert names(tmp_path) == set()
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
@@ -251,12 +300,21 @@ def unexpected(sentence: str) -> None:
     raise AssertionError(sentence)
 
 
+def step_in(kept: Checkpoints, told: Callable[[str], None] = unexpected) -> object:
+    found = kept.read(told)
+    if found is None:
+        return None
+    path, state = found
+    assert path.parent == kept.folder
+    return state["step"]
+
+
 def test_the_last_two_are_kept_and_the_last_is_read(tmp_path: Path) -> None:
     kept = Checkpoints(tmp_path)
     assert kept.read(unexpected) is None
     for step in (1, 9, 10, 100):
         kept.write(step, {"step": step})
-        assert kept.read(unexpected) == {"step": step}
+        assert step_in(kept) == step
     assert names(kept.folder) == {"step-000000010.safetensors", "step-000000100.safetensors"}
     kept.remove()
     assert names(tmp_path) == set()
@@ -278,10 +336,10 @@ def test_the_one_before_is_used_where_the_last_is_damaged(tmp_path: Path, damage
             last.write_bytes(content)
         case _:
             last.unlink()
-    assert kept.read(told.append) == {"step": 1}
+    assert step_in(kept, told.append) == 1
     assert told == ([] if damage == "gone" else [f"the checkpoint {last} is damaged and was passed over"])
     kept.write(2, {"step": "again"})
-    assert kept.read(unexpected) == {"step": "again"}
+    assert step_in(kept) == "again"
 
 
 def test_all_damaged_is_said_of_each_and_is_no_end(tmp_path: Path) -> None:
@@ -290,11 +348,12 @@ def test_all_damaged_is_said_of_each_and_is_no_end(tmp_path: Path) -> None:
         kept.write(step, {"step": step})
         os.truncate(kept.folder / f"step-{step:09}.safetensors", 3)
     assert kept.read(told.append) is None
-    assert len(told) == 2
+    assert [sentence.split(" is ")[1] for sentence in told[:2]] == ["damaged and was passed over"] * 2
+    assert told[2:] == [f"no checkpoint in {kept.folder} is whole; the run starts over"]
     # Those to come have lower numbers, and must be neither removed nor passed over.
     for step in (1, 2, 3):
         kept.write(step, {"step": step})
-        assert kept.read(unexpected) == {"step": step}
+        assert step_in(kept) == step
 
 
 @pytest.mark.parametrize("place", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.mkdir", "pathlib.Path.unlink"])
@@ -312,12 +371,43 @@ def test_a_full_disk_leaves_the_last_ones_usable(tmp_path: Path, monkeypatch: py
             WriteError, match=r"^cannot write .*: No space left on device; check the folder and the free"
         ):
             kept.write(3, {"step": 3})
-    found = kept.read(unexpected)
-    assert found is None if place == "pathlib.Path.mkdir" else found is not None
-    assert place == "pathlib.Path.unlink" or found in (None, {"step": 2})
+    assert step_in(kept) == {"pathlib.Path.mkdir": None, "pathlib.Path.unlink": 3}.get(place, 2)
 
 
 def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     with pytest.raises(AutorecallError, match="No such file or directory"):
         Checkpoints(tmp_path / "gone").write(1, {"step": 1})
     assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE])
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_a_checkpoint_that_cannot_be_read_this_time_is_not_taken_for_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, code: int
+) -> None:
+    kept = Checkpoints(tmp_path)
+    for step in (1, 2):
+        kept.write(step, {"step": step})
+    found = names(kept.folder)
+
+    def failing(self: Path, *_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open" if place == "file" else "iterdir", failing)
+        with pytest.raises(StoppedError, match=rf"^cannot read .*: {os.strerror(code)}; .* or --fresh starts over$"):
+            kept.read(unexpected)
+        kept.remove_leftovers()
+    assert names(kept.folder) == found
+    assert step_in(kept) == 2
+
+
+def test_only_files_of_ours_are_removed(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    kept.write(1, {"step": 1})
+    others = {"mymodel.pt", ".notes.tmp", "step-one.safetensors", ".step-1.safetensors.tmp", "step-1.damaged.txt"}
+    ours = {"step-000000002.damaged", ".step-000000003.safetensors.77.tmp"}
+    for name in others | ours:
+        (kept.folder / name).touch()
+    kept.remove()
+    assert names(kept.folder) == others

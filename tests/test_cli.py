@@ -354,16 +354,65 @@ def test_a_signal_saves_the_run_and_the_same_command_goes_on(
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_a_second_interrupt_leaves_at_once(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
+def test_only_a_second_interrupt_leaves_at_once(
+    say: Say, monkeypatch: pytest.MonkeyPatch, second: signal.Signals
+) -> None:
+    with monkeypatch.context() as patched:
+        signalled(patched, 7, signal.SIGTERM, second, second)
+        said = say("run", "mnist/naive")
+    assert said.code == 143
+    assert said.err == "autorecall: interrupted at step 7 of 20; run the same command again to go on from step 7\n"
+
+
+def test_a_signal_that_is_ignored_stays_so(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with monkeypatch.context() as patched:
+            signalled(patched, 7, signal.SIGHUP)
+            assert say("run", "mnist/naive").code == 0
+    finally:
+        assert signal.signal(signal.SIGHUP, found) is signal.SIG_IGN
+
+
+def test_a_fresh_run_that_is_interrupted_says_how_to_go_on(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        signalled(patched, 7, signal.SIGINT)
+        said = say("run", "mnist/naive", "--fresh")
+    advice = "run the same command without --fresh to go on from step 7"
+    assert said == Said(130, said.out, f"autorecall: interrupted at step 7 of 20; {advice}\n")
+    assert say("run", "mnist/naive").out.startswith("going on after step 7 of 20")
+
+
+def test_signals_are_ignored_on_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a process that is about to exit with the code of a signal."""
+    code = """
+import os, signal, sys
+from autorecall import cli
+cli.dispatch = lambda _: 143
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+late = Late()
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (143, "")
+
+
+def test_a_second_interrupt_leaves_at_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     handler = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patched:
         signalled(patched, 7, signal.SIGINT, signal.SIGINT)
-        said = say("run", "mnist/naive", "--checkpoint-seconds", "0")
-    assert (said.code, said.err) == (130, "")
+        assert cli.dispatch(["run", "mnist/naive", "--checkpoint-seconds", "0"]) == 130
+    line = "autorecall: leaving at once; what was learned since the last checkpoint will be learned again\n"
+    assert capfd.readouterr().err == line  # past Python's own stderr, which may be in use at that moment
     assert signal.getsignal(signal.SIGINT) is handler
-    said = say("run", "mnist/naive")
-    assert said.code == 0
-    assert "going on after step 6 of 20" in said.out
+    assert cli.dispatch(["run", "mnist/naive"]) == 0
+    assert "going on after step 6 of 20" in capfd.readouterr().out
 
 
 def test_a_run_in_another_thread_leaves_signals_alone(say: Say) -> None:
@@ -413,9 +462,9 @@ with owned(Path({str(folder)!r})):
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == b"mine\n"
-        refused(say("run", "mnist/naive", *fresh), f"{folder.relative_to(place)} is in use by process {first.pid};")
+        refused(say("run", "mnist/naive", *fresh), f"{folder.relative_to(place)} is in use by process {first.pid} on ")
         first.kill()
-    assert (folder / ".lock").read_text() == f"{first.pid}\n"  # left by the dead, and taken over
+    assert (folder / ".lock").read_text().startswith(f"{first.pid} on ")  # left by the dead, and taken over
     assert say("run", "mnist/naive", *fresh).code == 0
     assert files(folder) == FILES
 
@@ -601,6 +650,19 @@ def test_a_folder_of_your_own_images_is_learned(say: Say, place: Path, name: str
     assert [len(row) for row in matrix] == [2, 2]
 
 
+def test_a_finished_run_on_other_images_is_refused(say: Say, place: Path) -> None:
+    pictures(place / "photos")
+    pictures(place / "others", classes=5)
+    small = "--dataset folder --image-size 8 --threads 1 --network.channels 2 --stream.batch-size 4 --fraction 0.5"
+    words = ["run", "cifar10/naive", *small.split(), "--data"]
+    assert say(*words, "photos").code == 0
+    assert say(*words, "photos").out.startswith("finished before")
+    refused(say(*words, "others"), "holds a finished run on other data; choose another --out, or --fresh")
+    refused(say(*words, "nowhere"), "nowhere")
+    said = say(*words[:-1])  # not named, and so not found
+    assert (said.code, said.out.startswith("finished before")) == (0, True)
+
+
 def test_the_data_option_may_be_given_with_the_embedded_digits_all_the_same(say: Say) -> None:
     assert say("run", "mnist/naive", "--data", "nowhere").code == 0
 
@@ -639,6 +701,24 @@ def without_reader(*words: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
+    words = ("run", "mnist/naive", "--fraction", "0.01", "--split", "val", "--threads", "1", "--out", str(tmp_path))
+    assert without_reader(*words) == (0, "")
+    assert files(tmp_path) == {f"mnist/naive/seed-0/{name}" for name in FILES}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_run_goes_on_when_its_words_fill_the_disk(tmp_path: Path) -> None:
+    words = ("run", "mnist/naive", "--fraction", "0.01", "--split", "val", "--threads", "1", "--out", str(tmp_path))
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", MAIN, *words], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (
+        0,
+        "autorecall: cannot print (No space left on device); the run goes on without\n",
+    )
+    assert files(tmp_path) == {f"mnist/naive/seed-0/{name}" for name in FILES}
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     assert without_reader("list") == (0, "")
 
@@ -672,8 +752,11 @@ def test_a_name_too_long_for_a_folder_is_refused(say: Say) -> None:
 def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, place: Path) -> None:
     folder = place / "runs" / "mnist" / "arm" / "seed-0"
     (folder / "recalled.png").mkdir(parents=True)
+    (folder / ".lock").touch()  # of an earlier process: the folder is a run's
     said = say("run", "mnist/arm", "--fraction", "0.1")
-    assert "recalled.png" in said.err
+    assert said.code == 0
+    assert said.err.startswith("autorecall: the recalled images could not be shown (AutorecallError): cannot write ")
+    assert said.err.count("\n") == 1
     assert (folder / "result.json").exists()
 
 

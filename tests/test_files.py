@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autorecall.errors import AutorecallError, DataError
-from autorecall.files import LARGEST_JSON, make_folder, read_json, write_json, write_text
+from autorecall.files import LARGEST_JSON, make_folder, move_aside, read_json, write_json, write_text
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 DENIED = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -212,3 +212,30 @@ def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "access", read_only)  # tests may run as root, to whom every folder is open
     with pytest.raises(AutorecallError, match=r"^cannot write to the folder .*: permission denied; choose another"):
         make_folder(tmp_path)
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EACCES])
+@pytest.mark.parametrize("place", ["open", "fsync"])
+def test_a_folder_that_cannot_be_synced_is_written_to_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, code: int
+) -> None:
+    real = getattr(os, place)
+
+    def refusing(what: Path | int, *rest: int) -> object:
+        if stat.S_ISDIR((os.fstat(what) if isinstance(what, int) else what.stat()).st_mode):
+            raise OSError(code, os.strerror(code))
+        return real(what, *rest)
+
+    monkeypatch.setattr(os, place, refusing)
+    write_text(tmp_path / "file.txt", "new")
+    assert (tmp_path / "file.txt").read_text() == "new"
+
+
+def test_new_and_moved_folders_are_made_to_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("autorecall.files.sync_folder", synced.append)
+    make_folder(tmp_path / "a" / "b")
+    assert synced == [tmp_path / "a", tmp_path]
+    make_folder(tmp_path / "a" / "b")
+    move_aside(tmp_path / "a")
+    assert synced[2:] == [tmp_path]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from autorecall.errors import AutorecallError, WriteError
+from autorecall import lock as locks
+from autorecall.errors import AutorecallError, ConfigError, WriteError
 from autorecall.lock import Lock, owned
+
+OWNER = f"{os.getpid()} on {platform.node()}"
 
 # Takes the folder as often as it can, and notes what no other may see at the same time.
 CONTENDER = """
@@ -44,8 +48,8 @@ def test_a_folder_is_held_once_and_let_go(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     for _ in range(2):
         with owned(folder):
-            assert (folder / ".lock").read_text() == f"{os.getpid()}\n"
-            with pytest.raises(AutorecallError, match=f"^{folder} is in use by process {os.getpid()}; wait for it"):
+            assert (folder / ".lock").read_text() == f"{OWNER}\n"
+            with pytest.raises(AutorecallError, match=f"^{folder} is in use by process {OWNER}; wait for it"):
                 Lock(folder)
         assert names(folder) == set()
 
@@ -61,7 +65,7 @@ def test_a_lock_file_that_nobody_holds_is_taken_over(tmp_path: Path, content: st
     """Also where its process id belongs to somebody else by now."""
     (tmp_path / ".lock").write_text(content)
     with owned(tmp_path):
-        assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
+        assert (tmp_path / ".lock").read_text() == f"{OWNER}\n"
     assert names(tmp_path) == set()
 
 
@@ -120,3 +124,63 @@ def test_processes_that_fight_for_a_folder_hold_it_in_turns(tmp_path: Path, how:
         assert len(names(tmp_path)) == taken  # each moved the one before aside, and none was lost
         # One who opened it at the very moment may leave an empty lock file in a folder that was moved aside.
         assert all(names(folder) - {".lock"} == {"mine"} for folder in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, there: bool) -> None:
+    folder, victim = tmp_path / "run", tmp_path / ("victim" if there else "gone/victim")
+    folder.mkdir()
+    if there:
+        victim.write_text("precious")
+    (folder / ".lock").symlink_to(victim)
+    with pytest.raises(WriteError, match=r"^cannot write .*lock: Too many levels of symbolic links"):
+        Lock(folder)
+    assert not there or victim.read_text() == "precious"
+
+
+def test_a_folder_that_is_moved_away_over_and_over_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> int:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "open", gone)
+    with pytest.raises(AutorecallError, match="is moved away again and again"):
+        Lock(tmp_path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK])
+def test_where_there_are_no_locks_that_is_said_and_nothing_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    import fcntl
+
+    def lacking(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", lacking)
+    told: list[str] = []
+    with owned(tmp_path, told=told.append) as lock:
+        lock.check()
+    assert told == [f"the file system of {tmp_path} has no locks, so start no second run there at the same time"]
+    assert names(tmp_path) == set()
+
+
+def test_another_error_of_the_lock_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    descriptor = os.dup(0)  # the lowest that is free, and so again if none was left open
+    os.close(descriptor)
+    monkeypatch.setattr(fcntl, "flock", failing)
+    with pytest.raises(WriteError, match="Input/output error"):
+        Lock(tmp_path)
+    assert os.dup(0) == descriptor
+    os.close(descriptor)
+
+
+def test_a_system_without_locks_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "SUPPORTED", False)
+    with pytest.raises(ConfigError, match=r"^run folders need Linux or macOS"):
+        Lock(tmp_path / "run")
+    assert names(tmp_path) == set()

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import platform
 import shutil
 import threading
 import time
@@ -17,10 +18,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autorecall.checkpoint import read_state, write_state
 from autorecall.config import RunConfig
 from autorecall.data import Dataset, Split, from_arrays, load
 from autorecall.errors import AutorecallError, ConfigError, DataError, InterruptedRunError, StoppedError
 from autorecall.experiment import Observer, Result, run
+from autorecall.history import History
 from autorecall.learners import ARMConfig, DistillConfig, LagConfig, LearnerConfig, NaiveConfig, Recollection
 from autorecall.networks import MLPConfig, ResNet18Config
 from autorecall.presets import PRESETS
@@ -285,7 +288,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(data: Dataset,
     for path in paths:
         os.truncate(path, path.stat().st_size // 2)
     run("own/bars", config("arm"), data, folder, watch)
-    assert watch.warnings == [f"the checkpoint {path} is damaged and was passed over" for path in paths]
+    over = [f"no checkpoint in {folder / 'checkpoints'} is whole; the run starts over"] if damaged == 2 else []
+    assert watch.warnings == [f"the checkpoint {path} is damaged and was passed over" for path in paths] + over
     assert watch.resumptions == ([6] if damaged == 1 else [])  # with all damaged, it starts over
     assert watch.first == (7 if damaged == 1 else 1)
     assert contents(folder) == contents(tmp_path / "whole")
@@ -366,11 +370,25 @@ def test_threads_that_were_left_open_count_as_they_were(
     monkeypatch.setattr("autorecall.experiment.cores", lambda: 2)
     interrupted(data, tmp_path, chosen=config("arm", threads=None))
     monkeypatch.setattr("autorecall.experiment.cores", lambda: 1)  # another machine
-    with pytest.raises(ConfigError, match=r"differs in threads \(now 1, before 2\)"):
+    with pytest.raises(ConfigError, match=r"differs in threads \(now 1, before 2\); go on with --threads 2, choose"):
         run("own/bars", config("arm", threads=None), data, tmp_path)
     watch = Watch()
-    run("own/bars", config("arm", threads=2), data, tmp_path, watch)
+    first = run("own/bars", config("arm", threads=2), data, tmp_path, watch)
     assert watch.resumptions == [7]
+    # Finished on two threads, however that came about; and what was left open may be left open.
+    for threads in (2, None):
+        assert run("own/bars", config("arm", threads=threads), data, tmp_path) == first
+    with pytest.raises(ConfigError, match=r"a finished run that differs in threads \(now 3, before None\); choose"):
+        run("own/bars", config("arm", threads=3), data, tmp_path)
+
+
+def test_threads_do_not_matter_before_anything_is_saved(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autorecall.experiment.cores", lambda: 2)
+    with pytest.raises(Killed):
+        run("own/bars", config("arm", threads=2), data, tmp_path, Watch(killed_after=1))
+    run("own/bars", config("arm", threads=None), data, tmp_path)
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -386,8 +404,15 @@ def test_changed_data_are_refused(data: Dataset, tmp_path: Path, finished: bool)
         run("own/bars", config("arm"), changed, tmp_path)
 
 
-def test_another_preset_is_refused(data: Dataset, tmp_path: Path) -> None:
-    interrupted(data, tmp_path)
+@pytest.mark.parametrize("until", [1, 7, 8])
+def test_another_preset_is_refused(data: Dataset, tmp_path: Path, until: int) -> None:
+    if until == 8:
+        run("own/bars", config("arm"), data, tmp_path)
+    elif until == 7:
+        interrupted(data, tmp_path)
+    else:
+        with pytest.raises(Killed):
+            run("own/bars", config("arm"), data, tmp_path, Watch(killed_after=1))
     with pytest.raises(ConfigError, match=r"with other preset \(own/bars, now other/bars\)"):
         run("other/bars", config("arm"), data, tmp_path)
 
@@ -422,6 +447,15 @@ def test_a_finished_run_is_returned_and_not_run_again(data: Dataset, tmp_path: P
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == found
 
 
+def test_a_finished_run_is_rid_of_what_was_left_of_its_checkpoints(data: Dataset, tmp_path: Path) -> None:
+    interrupted(data, tmp_path / "run")
+    shutil.copytree(tmp_path / "run" / "checkpoints", tmp_path / "kept")
+    run("own/bars", config("arm"), data, tmp_path / "run")
+    shutil.copytree(tmp_path / "kept", tmp_path / "run" / "checkpoints")  # as if killed before they were removed
+    run("own/bars", config("arm"), data, tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"config.json", "history.csv", "result.json"}
+
+
 def test_a_run_that_diverged_says_so_again_and_starts_over_only_afresh(data: Dataset, tmp_path: Path) -> None:
     folder, hot = tmp_path / "run", config(NaiveConfig(1e30), checkpoint_seconds=0.0)
     with pytest.raises(StoppedError, match=r"^stopped at step 2"):
@@ -452,6 +486,29 @@ def test_fresh_moves_the_old_folder_aside(data: Dataset, tmp_path: Path, finishe
     assert {path.name for path in tmp_path.iterdir()} == {"run", "run.old-1"}
 
 
+def test_a_fresh_run_that_is_interrupted_does_not_advise_to_start_over(data: Dataset, tmp_path: Path) -> None:
+    chosen, advice = config(checkpoint_seconds=0.0), "run the same command without --fresh to go on from step"
+    for place in (tmp_path / "new", tmp_path / "new"):  # the second time, something is moved aside
+        stop = Stop(5)
+        with pytest.raises(InterruptedRunError, match=rf"^interrupted at step 5 of 8; {advice} 5$"):
+            run("own/bars", chosen, data, place, stop, fresh=True, stop=stop)
+    with pytest.MonkeyPatch.context() as patched:
+        trouble = Trouble(6, lambda: patched.setattr(os, "fsync", full))
+        with pytest.raises(StoppedError, match=rf"No space left on device; .*, then {advice} 5$"):
+            run("own/bars", chosen, data, tmp_path / "full", trouble, fresh=True)
+
+
+def test_the_folder_one_is_in_cannot_be_moved_aside(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("own/bars", config(), data, Path())
+    found = contents(tmp_path)
+    with pytest.raises(ConfigError, match=r"^cannot move \. aside, because it is the folder you are in"):
+        run("own/bars", config(), data, Path(), fresh=True)
+    assert contents(tmp_path) == found
+
+
 def test_fresh_on_nothing_moves_nothing(data: Dataset, tmp_path: Path) -> None:
     run("own/bars", config(), data, tmp_path / "run", fresh=True)
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
@@ -477,7 +534,8 @@ def test_a_second_run_in_the_same_folder_is_refused(data: Dataset, tmp_path: Pat
                 refusals.append(str(caught.value))
 
     run("own/bars", config(), data, tmp_path, Doubled())
-    assert set(refusals) == {f"{tmp_path} is in use by process {os.getpid()}; wait for it or choose another folder"}
+    owner = f"{os.getpid()} on {platform.node()}"
+    assert set(refusals) == {f"{tmp_path} is in use by process {owner}; wait for it or choose another folder"}
     assert len(refusals) == 2 * STEPS
 
 
@@ -542,7 +600,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_last_checkpoint_is_used(da
 
 def test_a_folder_that_is_lost_is_one_sentence_and_is_not_made_again(data: Dataset, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with pytest.raises(StoppedError, match=r"it was removed or moved; check the folder, then run again"):
+    with pytest.raises(StoppedError, match=r"it was removed or moved; check the folder, then run again$"):
         run("own/bars", config(checkpoint_seconds=0.0), data, folder, Trouble(3, lambda: shutil.rmtree(folder)))
     assert not folder.exists()
 
@@ -572,3 +630,151 @@ def test_a_folder_that_was_replaced_is_not_written_to(data: Dataset, tmp_path: P
         run("own/bars", config(seed=1), data, folder, Trouble(3, replace))
     assert json.loads((folder / "result.json").read_text())["seed"] == 0
     assert set(contents(folder)) == {"config.json", "history.csv", "result.json"}
+
+
+# Folders and files of others
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("name", ["history.csv", "config.json", "checkpoints/mymodel.pt", ".notes.tmp"])
+def test_a_folder_with_the_files_of_others_is_refused(data: Dataset, tmp_path: Path, name: str, fresh: bool) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"name": "mine"}')
+    with pytest.raises(ConfigError, match=r"holds other files and no run of autorecall; choose a new or an empty"):
+        run("own/bars", config(), data, tmp_path, fresh=fresh)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [Path(name).name]
+
+
+def test_what_others_put_into_a_run_folder_stays(data: Dataset, tmp_path: Path) -> None:
+    interrupted(data, tmp_path)
+    others = {".notes.tmp", ".history.csv.tmp", "notes.txt", "checkpoints/mymodel.pt", "checkpoints/.a.1.tmp"}
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    run("own/bars", config("arm"), data, tmp_path)
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == others | {"config.json", "history.csv", "result.json"}
+
+
+# Checkpoints that are whole and do not fit
+
+
+def changed_run(**values: object) -> Callable[[dict[str, object]], object]:
+    return lambda state: state.update(run=dict(state["run"], **values))  # type: ignore[call-overload]
+
+
+WRONG: dict[str, Callable[[dict[str, object]], object]] = {
+    "a saved learner": lambda state: state.pop("run"),
+    "no learner": lambda state: state.update(learner={}),
+    "no network": lambda state: state.update(learner=dict(state["learner"], network={})),  # type: ignore[call-overload]
+    "no random state": lambda state: state.update(random={"cpu": torch.zeros(3)}),
+    "no text": lambda state: state.update(history=torch.tensor([255, 254], dtype=torch.uint8)),
+    "fewer rows": lambda state: state.update(history=torch.tensor(list(b"step\n1\n"), dtype=torch.uint8)),
+    "all steps": changed_run(steps=8),
+    "more steps": changed_run(steps=10**6),
+    "fewer steps": changed_run(steps=5),
+    "no steps": changed_run(steps=0),
+    "negative steps": changed_run(steps=-5),
+    "no tests": changed_run(matrix=[]),
+    "more tests": changed_run(matrix=[[1.0, 2.0]] * 2),
+    "narrow tests": changed_run(matrix=[[1.0]]),
+    "a setting of tomorrow": changed_run(config={"tomorrow": 1}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_whole_checkpoint_that_does_not_fit_is_one_sentence(data: Dataset, tmp_path: Path, wrong: str) -> None:
+    interrupted(data, tmp_path)
+    path = sorted(tmp_path.glob("checkpoints/*"))[-1]
+    state = dict(read_state(path))
+    WRONG[wrong](state)
+    write_state(path, state)
+    found = contents(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        run("own/bars", config("arm"), data, tmp_path)
+    assert str(caught.value).startswith(f"{path} does not fit this version of autorecall or this run (")
+    assert str(caught.value).endswith("; --fresh starts over")
+    assert contents(tmp_path) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "is not valid JSON .*; --fresh starts over"),
+        ('{"preset": "own/bars", "tomorrow": 1}', "config.tomorrow is no field of RunConfig; .*; --fresh starts over"),
+        ('{"preset": 1}', "the preset is 1; expected a name; --fresh starts over"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_named(data: Dataset, tmp_path: Path, text: str, sentence: str) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        run("own/bars", config("arm"), data, folder, Watch(killed_after=1))
+    (folder / "config.json").write_text(text)
+    with pytest.raises(DataError, match=rf"config\.json:? {sentence}$"):
+        run("own/bars", config("arm"), data, folder)
+    run("own/bars", config("arm"), data, folder, fresh=True)
+
+
+# Observers that fail
+
+
+class Failing(Watch):
+    """Fails where it is told to."""
+
+    def __init__(self, place: str, error: BaseException) -> None:
+        super().__init__()
+        self.place, self.error = place, error
+
+    def evaluated(self, task: int, accuracies: list[float]) -> None:
+        if self.place == "evaluated":
+            raise self.error
+
+    def recalled(self, x: Tensor, recollection: Recollection) -> None:
+        super().recalled(x, recollection)
+        if self.place == "recalled":
+            raise self.error
+
+
+def test_a_task_is_saved_before_anyone_is_told(data: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(BrokenPipeError):
+        run("own/bars", config(), data, tmp_path, Failing("evaluated", BrokenPipeError()))
+    assert saved(tmp_path) == [4]
+
+
+def test_a_picture_that_fails_is_a_warning(data: Dataset, tmp_path: Path) -> None:
+    watch = Failing("recalled", OSError(errno.ENOSPC, "No space left on device"))
+    run("own/bars", config("arm"), data, tmp_path, watch)
+    assert watch.warnings == ["the recalled images could not be shown (OSError): [Errno 28] No space left on device"]
+    assert (tmp_path / "result.json").exists()
+
+
+def test_a_picture_that_is_interrupted_is_drawn_the_next_time(data: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run("own/bars", config("arm"), data, tmp_path, Failing("recalled", KeyboardInterrupt()))
+    assert not (tmp_path / "result.json").exists()
+    watch = Watch()
+    run("own/bars", config("arm"), data, tmp_path, watch)
+    assert (watch.resumptions, len(watch.pictures)) == ([4], 1)
+
+
+def test_no_picture_is_drawn_into_a_folder_that_is_anothers(data: Dataset, tmp_path: Path) -> None:
+    folder, watch = tmp_path / "run", Watch()
+
+    class Replaced(Watch):
+        def evaluated(self, task: int, accuracies: list[float]) -> None:
+            if task == 2:
+                shutil.rmtree(folder)
+                run("own/bars", config("arm"), data, folder, watch)
+
+    outer = Replaced()
+    with pytest.raises(StoppedError, match="removed or moved"):
+        run("own/bars", config("arm"), data, folder, outer)
+    assert (len(outer.pictures), len(watch.pictures)) == (0, 1)
+
+
+def test_columns_with_a_comma_in_their_name_go_on() -> None:
+    first = History()
+    first.add({"step": 1, 'a, "b"': 2.0})
+    second = History(text=first.text)
+    second.add({"step": 2, 'a, "b"': 3.0})
+    assert second.text == 'step,"a, ""b"""\n1,2.0\n2,3.0\n'
+    assert (first.rows, second.rows, History().rows) == (1, 2, 0)

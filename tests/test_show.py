@@ -310,3 +310,23 @@ def test_runs_of_another_name_are_rows_by_their_settings(tmp_path: Path, show: S
         changed = dataclasses.replace(config, seed=seed, learner=dataclasses.replace(config.learner, steps=steps))
         store(tmp_path / f"{steps}-{seed}", result("own/arm", seed), changed)
     assert sorted(row["seeds"] for row in show("--markdown").rows()) == ["1", "2"]
+
+
+def test_runs_without_an_end_are_named_in_one_line(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "done", result("mnist/arm", 0))
+    for name in ("cut off", "diverged", "aside.old-1"):
+        (store(tmp_path / name, result("mnist/arm", 1)) / "result.json").unlink()
+    (tmp_path / "diverged" / "stopped.json").write_text("{}")
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "config.json").write_text('{"name": "no run"}')
+    said = show("--markdown")
+    assert [row["seeds"] for row in said.rows()] == ["1"]
+    assert said.err == f"left out: {tmp_path / 'cut off'} (unfinished), {tmp_path / 'diverged'} (diverged)\n"
+
+
+def test_the_same_run_twice_is_one_seed(tmp_path: Path, show: Show) -> None:
+    for place, (seed, accuracy) in enumerate([(0, 50.0), (1, 60.0), (0, 90.0)]):
+        store(tmp_path / f"{place}", result("mnist/arm", seed, accuracy))
+    said = show("--markdown")
+    assert [(row["seeds"], row["accuracy"]) for row in said.rows()] == [("2", "55.0 ± 7.1")]
+    assert said.err == f"left out: {tmp_path / '2'} has the settings and the seed of {tmp_path / '0'}\n"

@@ -15,6 +15,18 @@ ROWS = ("mnist/naive", "mnist/lwf", "mnist/arm", "cifar10/arm")  # `make torture
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_row_that_fails_undisturbed_is_a_failure(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--minutes", "0.01", "--rows", "mnist/none"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert "left out, because it ends with 2 by itself: run mnist/none" in done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_runs_that_are_killed_and_damaged_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--minutes", "0.05", "--seed", "3", "--rows", *ROWS],
@@ -23,7 +35,9 @@ def test_runs_that_are_killed_and_damaged_end_as_if_nothing_had_happened(tmp_pat
         env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = re.search(r"(\d+) runs, (\d+) kills, \d+ resumes, \d+ damages, 0 differences, 0 lost runs", done.stdout)
+    found = re.search(
+        r"(\d+) runs, (\d+) kills, \d+ resumes, \d+ damages, \d+ begun afresh, 0 differences, 0 lost", done.stdout
+    )
     assert found is not None
     assert int(found[1]) > 0
     assert int(found[2]) > 0

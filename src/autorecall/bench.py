@@ -27,13 +27,14 @@ from .checkpoint import Checkpoints
 from .config import RunConfig
 from .data import Split
 from .errors import DataError
-from .experiment import limited_threads, run_state
 from .history import History
 from .learners import ARM, ARMConfig, LagConfig, Learner
 from .presets import PRESETS
+from .progress import run_state
 from .recall import initial_images
 from .run_folder import Standing
 from .stream import as_batch
+from .torch_state import limited_threads
 
 Batch = tuple[Tensor, Tensor]
 WARM_UP = 2  # iterations before the first is timed: threads start, memory is first touched

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 HELP = """\
 autorecall - continual learning that keeps no data
@@ -27,7 +28,12 @@ commands:
 
 def main() -> None:
     """The `autorecall` program."""
-    sys.exit(dispatch(sys.argv[1:]))
+    code = dispatch(sys.argv[1:])
+    if code > 128:
+        from .commands.signals import ignore
+
+        ignore()  # one more of the same kind would end the interpreter half way out, with another code
+    sys.exit(code)
 
 
 def dispatch(arguments: Sequence[str]) -> int:
@@ -36,12 +42,13 @@ def dispatch(arguments: Sequence[str]) -> int:
         code = _obey(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader went away (`autorecall show runs | head`); keep the interpreter from flushing into the void.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader went away (`autorecall show runs | head`).
+        _close_output()
         return 0
     except KeyboardInterrupt:
         return 130
     except OSError as error:
+        _close_output()
         return _refuse(f"{error.filename or 'output'}: {error.strerror}; check the path and the free space", 2)
     return code
 
@@ -106,5 +113,15 @@ def _bench(arguments: list[str]) -> None:
 def _refuse(sentence: str, code: int) -> int:
     from .commands.text import printable
 
-    print("autorecall: " + printable(sentence), file=sys.stderr)
+    with suppress(OSError):  # nobody is there to read it
+        print("autorecall: " + printable(sentence), file=sys.stderr)
     return code
+
+
+def _close_output() -> None:
+    """Keep the interpreter from flushing into a void, which would change the exit code."""
+    with suppress(OSError):
+        sys.stdout.flush()
+        return
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

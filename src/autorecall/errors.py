@@ -15,6 +15,10 @@ class DataError(AutorecallError):
     """A data file or folder that is missing, damaged or not what it claims to be."""
 
 
+class UnreadableError(DataError):
+    """A file that could not be read this time; nothing is known about what it holds."""
+
+
 class InputError(AutorecallError):
     """A batch, a label or a network that a learner cannot use."""
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import suppress
 from pathlib import Path
 
-from .errors import AutorecallError, DataError, WriteError
+from .errors import AutorecallError, ConfigError, DataError, WriteError
 
 LARGEST_JSON = 16 * 2**20  # our own files stay far below; anything larger is not ours
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -48,7 +50,7 @@ def read_json(path: Path) -> dict[str, object]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; check the path") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); restore it or run again") from error
+        raise DataError(f"{path} is not valid JSON ({error}); restore it") from error
     if not isinstance(value, dict):
         raise DataError(f"{path} holds a {type(value).__name__}; expected a JSON object")
     return value
@@ -59,23 +61,30 @@ def _no_number(constant: str) -> float:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename or a new name in this folder last; a folder cannot be opened for that on every system."""
+    """Make a rename or a new name in this folder last, where the system lets us; not every one does."""
     if os.name != "posix":
         return
-    opened = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
 
 
 def move_aside(folder: Path) -> Path:
     """Rename a folder to the first free name that ends in .old-1, .old-2 and so on, and return it."""
+    if folder.name in ("", ".."):
+        raise ConfigError(f"cannot move {folder} aside, because it is the folder you are in; give it by its name")
     number = 1
     while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
         number += 1
     try:
         folder.rename(aside)
+        sync_folder(folder.parent)
     except OSError as error:
         raise AutorecallError(f"cannot move {folder} aside: {error.strerror}; move it yourself") from error
     return aside
@@ -84,7 +93,10 @@ def move_aside(folder: Path) -> Path:
 def make_folder(path: Path) -> None:
     """Create a folder and its parents, and make sure that files can be written there."""
     try:
+        new = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        for folder in new:
+            sync_folder(folder.parent)
     except OSError as error:
         reason = error.strerror or "it is no folder"
         raise AutorecallError(f"cannot create the folder {path}: {reason}; choose another") from error

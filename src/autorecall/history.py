@@ -20,7 +20,9 @@ class History:
 
     def __init__(self, path: Path | None = None, text: str = "") -> None:
         self._path, self._lines = path, [text] if text else []
-        self._columns = text.split("\n", 1)[0].split(",") if text else []
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+        self._columns = rows[0] if rows else []
+        self.rows = max(0, len(rows) - 1)
         self._file: TextIO | None = None
         if path is not None:
             with self._disk():
@@ -42,6 +44,7 @@ class History:
             writer.writeheader()
         writer.writerow({name: "" if math.isnan(value) else value for name, value in row.items()})
         self._lines.append(lines.getvalue())
+        self.rows += 1
         if self._file is not None:
             with self._disk():
                 self._file.write(lines.getvalue())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -75,8 +76,10 @@ def _save(figure: Figure, path: Path) -> None:
             figure.savefig(aside, format="png")
         aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise AutorecallError(f"cannot write {path}: {error.strerror}; check the folder and the free space") from error
+    finally:  # an interrupt leaves nothing either
+        with suppress(OSError):
+            aside.unlink()
 
 
 def _distinct(recalled: Recalled) -> list[int]:

@@ -80,7 +80,12 @@ def _tagged(choices: list[type], value: object, path: str) -> type:
 
 def differences(config: object, other: object) -> dict[str, object]:
     """The fields of `config` that differ from `other`, under their command-line names."""
-    mine, theirs = _flat(to_json(config)), _flat(to_json(other))
+    return json_differences(to_json(config), to_json(other))
+
+
+def json_differences(values: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:
+    """The same of two configs as `to_json` gives them."""
+    mine, theirs = _flat(values), _flat(other)
     return {name: value for name, value in mine.items() if name not in theirs or theirs[name] != value}
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from autorecall import load, save
 from autorecall.checkpoint import write_state
 from autorecall.errors import DataError, InputError
-from autorecall.learners import Learner
+from autorecall.learners import ARM, ER, ARMConfig, BoundaryConfig, ERConfig, Learner
 
 from .worlds import METHODS, assert_same, batch, conv, learner, mlp
 
@@ -87,6 +87,31 @@ def test_a_learner_of_another_kind_is_refused_and_unchanged(
 def with_frozen_part() -> Learner:
     network = mlp()
     return learner("arm", network, torch.optim.SGD(list(network.parameters())[:2], lr=0.1))
+
+
+def test_a_learner_with_other_settings_is_refused_and_unchanged(tmp_path: Path) -> None:
+    many = ER(mlp(), ERConfig(images=200))
+    for number in range(5):
+        many.observe(*batch(number))
+    save(many, tmp_path / "learner")
+    few = ER(mlp(), ERConfig(images=5, tasks=BoundaryConfig("every", every=3)))
+    before = copy.deepcopy(few.state_dict())
+    with pytest.raises(
+        InputError, match=r"of a learner with other settings: images \(200 there, 5 here\), tasks\.policy"
+    ):
+        load(few, tmp_path / "learner")
+    assert_same(few.state_dict(), before)
+
+
+def test_settings_that_only_say_how_may_differ(tmp_path: Path) -> None:
+    save(ARM(mlp(), ARMConfig(engine="plain", copies="keep", side_by_side=False)), tmp_path / "learner")
+    load(ARM(mlp(), ARMConfig()), tmp_path / "learner")
+
+
+def test_a_learner_that_was_saved_without_its_settings_is_taken(tmp_path: Path) -> None:
+    saved = learner("naive", mlp())
+    write_state(tmp_path / "learner", {"method": "Naive", "learner": saved.state_dict()})
+    load(learner("naive", mlp(seed=1)), tmp_path / "learner")
 
 
 def test_a_checkpoint_of_a_run_is_no_learner(tmp_path: Path) -> None:

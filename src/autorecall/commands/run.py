@@ -6,9 +6,10 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 import tyro
 from rich.console import Console
@@ -18,12 +19,14 @@ from rich.table import Table
 from torch import Tensor
 
 from .. import data
+from ..ascent import cores
 from ..config import RunConfig, from_json
-from ..errors import ConfigError, InterruptedRunError
-from ..experiment import Observer, Result, finished_before, run, tidy
+from ..errors import ConfigError, DataError, InterruptedRunError
+from ..experiment import Observer, Result, run
 from ..files import read_json
 from ..learners import Recollection
 from ..presets import DEFAULT, PRESETS, changes, preset
+from ..run_folder import finished_before, tidy
 from .signals import watched
 from .text import printable
 
@@ -62,16 +65,14 @@ def main(arguments: list[str]) -> None:
     chosen = parse(arguments)
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
-    console = Console(highlight=False)
-    earlier = None if chosen.fresh else finished_before(folder, config)
+    console = Console(highlight=False, file=cast(TextIO, _Quiet(sys.stdout)))
+    earlier = None if chosen.fresh else _finished_before(chosen, folder)
     if earlier is not None:
         tidy(folder)
         console.print(f"finished before: {escape(str(folder))}; --fresh runs it again")
         _print_result(console, config, earlier, folder)
         return
-    # mnist comes with the package: --data is for the others, and may be given all the same.
-    place = None if config.dataset == "mnist" else chosen.data
-    dataset = data.load(config.dataset, place, config.image_size, progress=True)
+    dataset = _load(chosen)
     with watched() as stop, _Bar(console, f"{chosen.preset} seed {config.seed}", folder, dataset.classes) as observer:
         try:
             result = run(chosen.preset, config, dataset, folder, observer, chosen.fresh, stop)
@@ -79,6 +80,27 @@ def main(arguments: list[str]) -> None:
             error.exit_code = stop.exit_code
             raise
     _print_result(console, config, result, folder)
+
+
+def _load(chosen: Arguments, may_download: bool = True) -> data.Dataset:
+    # mnist comes with the package: --data is for the others, and may be given all the same.
+    place = None if chosen.run.dataset == "mnist" else chosen.data
+    return data.load(chosen.run.dataset, place, chosen.run.image_size, progress=True, may_download=may_download)
+
+
+def _finished_before(chosen: Arguments, folder: Path) -> Result | None:
+    """The result of a finished run on the same data; where those were not named and are gone, its word is taken."""
+    config, threads = chosen.run, chosen.run.threads or cores()
+    result = finished_before(folder, chosen.preset, config, threads)
+    if result is None or not result.data or config.dataset == "mnist":
+        return result
+    try:
+        fingerprint = _load(chosen, may_download=False).fingerprint()
+    except DataError:
+        if chosen.data is not None:
+            raise
+        return result
+    return finished_before(folder, chosen.preset, config, threads, fingerprint)
 
 
 def parse(arguments: Sequence[str]) -> Arguments:
@@ -123,6 +145,38 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
     return None
 
 
+class _Quiet:
+    """A file that falls silent when it can no longer be written to: a run need not end because nobody listens."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self._broken = file, False
+
+    def write(self, text: str) -> int:
+        """Write, as long as that works."""
+        if not self._broken:
+            try:
+                return self._file.write(text)
+            except OSError as error:
+                self._fall_silent(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, as long as that works."""
+        if not self._broken:
+            try:
+                self._file.flush()
+            except OSError as error:
+                self._fall_silent(error)
+
+    def _fall_silent(self, error: OSError) -> None:
+        self._broken = True
+        if not isinstance(error, BrokenPipeError):  # a reader who goes away knows
+            _warn(f"cannot print ({error.strerror}); the run goes on without")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
 class _Bar(Observer):
     """A progress bar with the time left, a line a task, and the picture at the end."""
 
@@ -145,7 +199,7 @@ class _Bar(Observer):
 
     def warned(self, sentence: str) -> None:
         """Pass it on."""
-        print("autorecall: " + printable(sentence), file=sys.stderr)
+        _warn(sentence)
 
     def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
         """Advance the bar."""
@@ -171,6 +225,11 @@ class _Bar(Observer):
 
     def __exit__(self, *error: object) -> None:
         self._progress.__exit__(None, None, None)
+
+
+def _warn(sentence: str) -> None:
+    with suppress(OSError):
+        print("autorecall: " + printable(sentence), file=sys.stderr)
 
 
 def _print_result(console: Console, config: RunConfig, result: Result, folder: Path) -> None:

@@ -15,9 +15,10 @@ from rich.table import Table
 
 from ..config import RunConfig, from_json
 from ..errors import AutorecallError, DataError
-from ..experiment import Result, read_result
 from ..files import read_json
 from ..presets import PRESETS, Published, changes
+from ..result import Result, read_result
+from ..run_folder import OURS, is_ours
 from .text import printable
 
 HEADER = ("run", "seeds", "accuracy", "paper", "forgetting", "paper", "images", "MB", "parameters", "MB", "seconds")
@@ -27,6 +28,7 @@ HEADER = ("run", "seeds", "accuracy", "paper", "forgetting", "paper", "images", 
 class Run:
     """One finished run."""
 
+    folder: Path
     config: RunConfig
     result: Result
 
@@ -84,22 +86,32 @@ def gather(directory: Path) -> list[Run]:
     """All finished runs below a folder; what cannot be read is named and left out."""
     if not directory.is_dir():
         raise DataError(f"{directory} is no folder; give one that `autorecall run --out` wrote")
-    runs = []
-    for path in sorted(directory.rglob("result.json")):
-        if ".old-" in path.parent.name:
+    runs, unended = [], []
+    for folder in sorted({path.parent for name in OURS for path in directory.rglob(name)}):
+        if ".old-" in folder.name:
+            continue
+        if not (folder / "result.json").exists():
+            if any(is_ours(folder / name) for name in OURS):
+                unended.append(f"{folder} ({'diverged' if (folder / 'stopped.json').exists() else 'unfinished'})")
             continue
         try:
-            runs.append(_read(path))
+            runs.append(_read(folder / "result.json"))
         except AutorecallError as error:
-            print(printable(f"left out: {error}"), file=sys.stderr)
+            _leave_out(str(error))
+    if unended:
+        _leave_out(", ".join(unended))
     return runs
+
+
+def _leave_out(what: str) -> None:
+    print(printable(f"left out: {what}"), file=sys.stderr)
 
 
 def _read(path: Path) -> Run:
     values = dict(read_json(path.with_name("config.json")))
     values.pop("preset", None)
     try:
-        return Run(from_json(values), read_result(path))
+        return Run(path.parent, from_json(values), read_result(path))
     except AutorecallError as error:
         raise DataError(f"{path.parent}: {error}") from error
 
@@ -112,7 +124,12 @@ def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
         # What is no preset is compared with the first run of its name.
         changed = changes(run.config, usual.setdefault(run.result.preset, run.config))
         name = " ".join([run.result.preset, *(f"{field}={value}" for field, value in changed.items())])
-        groups.setdefault(name, []).append(run)
+        group = groups.setdefault(name, [])
+        twin = next((other for other in group if other.result.seed == run.result.seed), None)
+        if twin is None:
+            group.append(run)
+        else:  # the same run twice says nothing of how much runs differ
+            _leave_out(f"{run.folder} has the settings and the seed of {twin.folder}")
     order = {name: place for place, name in enumerate(PRESETS)}
     return dict(sorted(groups.items(), key=lambda item: (order.get(item[0].split(" ")[0], len(order)), item[0])))
 
