@@ -36,7 +36,8 @@ PATIENCE = 120.0  # seconds beyond which a run hangs
 REFUSED = 2  # the exit code of a run that needs a decision
 DAMAGED = ("history.csv", "config.json")  # and checkpoints
 KILLED = (-9, -15, -2, 143, 130)  # exit codes of those who were; any other is a run's own
-SMALL = "--dataset folder --image-size 8 --network.channels 2 --stream.batch-size 4 --data"
+SMALL = "--dataset folder --image-size 8 --stream.batch-size 4 --data"
+NARROW = {"resnet18": ["--network.channels", "2"], "fourier": ["--network.features", "20"]}
 LOADED = (pictures, run, torch._dynamo)  # before the fork, so that a child need not
 
 
@@ -81,7 +82,7 @@ class Torture:
     def one_run(self) -> None:
         """Draw a run, torment it, and compare."""
         name = self.random.choice(self.rows)
-        small = [*SMALL.split(), str(self.scratch / "pictures")]
+        small = [*SMALL.split(), str(self.scratch / "pictures"), *NARROW.get(PRESETS[name].config.network.kind, [])]
         sized = small if name.startswith("cifar10/") else ["--fraction", self.random.choice(("0.02", "0.04"))]
         drawn = ["--threads", self.random.choice("12"), "--seed", self.random.choice("01")]
         words = ["run", name, *sized, "--split", "val", *drawn]

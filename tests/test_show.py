@@ -330,3 +330,9 @@ def test_the_same_run_twice_is_one_seed(tmp_path: Path, show: Show) -> None:
     said = show("--markdown")
     assert [(row["seeds"], row["accuracy"]) for row in said.rows()] == [("2", "55.0 ± 7.1")]
     assert said.err == f"left out: {tmp_path / '2'} has the settings and the seed of {tmp_path / '0'}\n"
+
+
+def test_a_row_that_is_not_from_the_paper_says_so(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "seed-0", result("mnist/slda", 0, 93.0, 3.0))
+    (row,) = show("--markdown").rows()
+    assert (row["paper"], row["paper 2"]) == ("not in the paper", "not in the paper")

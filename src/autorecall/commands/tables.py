@@ -16,7 +16,7 @@ from rich.table import Table
 from ..config import RunConfig, from_json
 from ..errors import AutorecallError, DataError
 from ..files import read_json
-from ..presets import PRESETS, Published, changes
+from ..presets import PRESETS, changes
 from ..result import Result, read_result
 from ..run_folder import OURS, is_ours
 from .text import printable
@@ -135,16 +135,15 @@ def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
-    published = PRESETS[name].published if name in PRESETS else None
     forgetting = [run.result.forgetting for run in runs if run.result.forgetting is not None]
     memory = runs[0].result.memory
     return (
         name,
         str(len(runs)),
         _spread([run.result.accuracy for run in runs]),
-        _paper(published, "accuracy"),
+        _paper(name, "accuracy"),
         _spread(forgetting),
-        _paper(published, "forgetting"),
+        _paper(name, "forgetting"),
         f"{memory.images:,.0f}",
         f"{memory.image_mb:.2f}",
         f"{memory.parameters:,.0f}",
@@ -160,8 +159,14 @@ def _spread(values: Sequence[float]) -> str:
     return f"{mean:.1f} ± {statistics.stdev(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
 
 
-def _paper(published: Published | None, what: str) -> str:
-    value = getattr(published, what, None)
+def _paper(name: str, what: str) -> str:
+    """The published figure of a row; none for one with other settings, or that was never published."""
+    if name not in PRESETS:
+        return "-"
+    published = PRESETS[name].published
+    if published is None:
+        return "not in the paper"
+    value = getattr(published, what)
     return "-" if value is None else f"{value} ± {getattr(published, what + '_spread')}"
 
 
