@@ -82,8 +82,9 @@ class Torture:
     def one_run(self) -> None:
         """Draw a run, torment it, and compare."""
         name = self.random.choice(self.rows)
-        small = [*SMALL.split(), str(self.scratch / "pictures"), *NARROW.get(PRESETS[name].config.network.kind, [])]
-        sized = small if name.startswith("cifar10/") else ["--fraction", self.random.choice(("0.02", "0.04"))]
+        sized = ["--fraction", self.random.choice(("0.02", "0.04"))]
+        if name.startswith("cifar10/"):
+            sized = [*SMALL.split(), str(self.scratch / "pictures"), *NARROW[PRESETS[name].config.network.kind]]
         drawn = ["--threads", self.random.choice("12"), "--seed", self.random.choice("01")]
         words = ["run", name, *sized, "--split", "val", *drawn]
         key = " ".join(words)

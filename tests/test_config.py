@@ -39,12 +39,9 @@ rate = st.floats(1e-6, 1e6)
 weight = st.floats(0, 1e6)
 small = st.integers(1, 1000)
 
-lags = st.builds(
-    LagConfig,
-    policy=st.sampled_from(["every", "novel", "boundary"]),
-    every=st.none() | small,
-    start=st.none() | st.integers(0, 1000),
-    spacing=small,
+start = st.none() | st.integers(0, 1000)
+lags = st.builds(LagConfig, policy=st.just("every"), every=st.none() | small, start=start, spacing=small) | st.builds(
+    LagConfig, policy=st.sampled_from(["novel", "boundary"]), start=start, spacing=small
 )
 learners: st.SearchStrategy[LearnerConfig] = st.one_of(
     st.builds(NaiveConfig, learning_rate=rate),
