@@ -8,6 +8,7 @@ The original herds over all images of a task and asks a copy of the earlier netw
 is neither: candidates of the present task are a uniform sample per class within the same number of images, and the
 earlier answers are remembered with the exemplars, from the end of their task.
 The paper has it for CIFAR10 alone, with 5 steps a batch; its learning rate is not published.
+A tenth of CIFAR10's stream, seed 0: accuracy 30.3, forgetting 49.4 (paper, whole stream: 28.6 ± 1.2, 49.0 ± 2.4).
 """
 
 from __future__ import annotations
