@@ -365,14 +365,15 @@ def test_only_a_second_interrupt_leaves_at_once(
     assert said.err == "autorecall: interrupted at step 7 of 20; run the same command again to go on from step 7\n"
 
 
-def test_a_signal_that_is_ignored_stays_so(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_is_ignored_stays_so(say: Say, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    found = signal.signal(number, signal.SIG_IGN)  # as nohup does
     try:
         with monkeypatch.context() as patched:
-            signalled(patched, 7, signal.SIGHUP)
+            signalled(patched, 7, number)
             assert say("run", "mnist/naive").code == 0
     finally:
-        assert signal.signal(signal.SIGHUP, found) is signal.SIG_IGN
+        assert signal.signal(number, found) is signal.SIG_IGN
 
 
 def test_a_fresh_run_that_is_interrupted_says_how_to_go_on(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:

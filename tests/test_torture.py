@@ -29,7 +29,7 @@ def test_a_row_that_fails_undisturbed_is_a_failure(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_runs_that_are_killed_and_damaged_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--minutes", "0.05", "--seed", "3", "--rows", *ROWS],
+        [sys.executable, str(SCRIPT), "--minutes", "0.15", "--seed", "3", "--rows", *ROWS],
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
