@@ -1,6 +1,6 @@
 # Two commands: `make demo` trains ARM on real digits, `make test` checks everything.
 # `make results` makes the MNIST tables of docs/results.md, `make tenth` its table of a tenth of CIFAR10 (DATA=folder).
-# Both take hours from nothing, skip what has been run, and go on where they were stopped.
+# From nothing that takes half an hour and many hours; both skip what has been run, and go on where they were stopped.
 # `make torture MINUTES=5` kills runs and damages what they saved, as often as it can in that time, and fails if one of
 # them ends otherwise than undisturbed.
 # All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.

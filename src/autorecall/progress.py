@@ -30,7 +30,7 @@ from .schema import decode, to_json
 from .stream import Stream, Task, as_batch
 from .torch_state import limited_threads, random_state, set_random_state
 
-EVALUATION_BATCH = 50  # so few that feature maps stay in the cache: half as long again with 500
+EVALUATION_BATCH = 50  # few enough for their feature maps to stay in the cache
 
 
 class Observer:

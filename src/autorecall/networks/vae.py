@@ -7,6 +7,7 @@ Both rise a bound on log p(x): the reconstruction less the divergence of q from 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -22,7 +23,7 @@ PROBABILITY = 1e-5  # a Bernoulli mean is kept this far away from 0 and 1
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 0.01, 7.0  # of the convolutional encoder
 
 
-class VAE(nn.Module):
+class VAE(nn.Module, ABC):
     """Encoder, decoder, and the two parts of their bound."""
 
     def __init__(self, encoder: nn.Module, mean: nn.Module, variance: nn.Module, decoder: nn.Module) -> None:
@@ -45,9 +46,9 @@ class VAE(nn.Module):
         z = mean + variance.sqrt() * noise
         return z, sampled_divergence(z, mean, variance).mean()
 
+    @abstractmethod
     def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
         """How far decoded latents are from the images they stand for."""
-        raise NotImplementedError
 
     def loss(self, x: Tensor, noise: Tensor, divergence_weight: float) -> Tensor:
         """Minus the bound: reconstruction + β·divergence."""
