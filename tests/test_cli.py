@@ -189,7 +189,7 @@ def test_a_preset_writes_its_folder(say: Say, place: Path, name: str) -> None:
 
 def test_the_method_on_another_dataset_goes_to_that_datasets_folder(say: Say, place: Path) -> None:
     pictures(place / "photos")
-    assert say("run", "mnist/naive", "--dataset", "folder", "--data", "photos", "--stream.class-pool").code == 0
+    assert say("run", "mnist/naive", "--dataset", "folder", "--data", "photos").code == 0
     assert (place / "runs" / "folder" / "naive" / "seed-0" / "result.json").exists()
 
 

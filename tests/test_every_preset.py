@@ -34,7 +34,7 @@ def test_preset_runs(name: str, tmp_path: Path) -> None:
     if name.startswith("miniimagenet/gen"):
         shape = (3, 64, 64)  # what it resizes images to
     dataset = small(shape, classes, each=12 // classes)
-    short = replace(config, stream=replace(config.stream, class_pool=(), batch_size=3, passes=1))
+    short = replace(config, stream=replace(config.stream, batch_size=3, passes=1))
     if isinstance(short.learner, GENMIRConfig):
         short = replace(short, learner=replace(short.learner, groups=2, ascent_steps=1))  # or it takes half a minute
     result = run(name, short, dataset, tmp_path / "run")

@@ -225,7 +225,7 @@ def test_a_convolutional_network_goes_on_in_its_own_memory_layout(data: Dataset,
 def test_every_row_on_the_digits_goes_on_bit_for_bit(digits: Dataset, tmp_path: Path, name: str) -> None:
     """Also those to come: a method whose state is not all of it fails here."""
     usual = PRESETS[name].config
-    two_a_task = dataclasses.replace(usual.stream, class_pool=(), batch_size=5)
+    two_a_task = dataclasses.replace(usual.stream, batch_size=5)
     few = dataclasses.replace(usual, stream=two_a_task, threads=1)
     run(name, few, digits, tmp_path / "whole")
     interrupt(name, few, digits, tmp_path / "run", 3)
