@@ -40,8 +40,8 @@ weight = st.floats(0, 1e6)
 small = st.integers(1, 1000)
 
 start = st.none() | st.integers(0, 1000)
-lags = st.builds(LagConfig, policy=st.just("every"), every=st.none() | small, start=start, spacing=small) | st.builds(
-    LagConfig, policy=st.sampled_from(["novel", "boundary"]), start=start, spacing=small
+lags = st.builds(LagConfig, policy=st.just("every"), every=st.none() | small, start=start) | st.builds(
+    LagConfig, policy=st.just("novel"), start=start, spacing=st.none() | small
 )
 learners: st.SearchStrategy[LearnerConfig] = st.one_of(
     st.builds(NaiveConfig, learning_rate=rate),

@@ -17,11 +17,14 @@ from autorecall.learners import (
     DistillConfig,
     ERConfig,
     ERMIRConfig,
+    GEMConfig,
     GENConfig,
+    GENMIRConfig,
+    ICaRLConfig,
     LagConfig,
     NaiveConfig,
 )
-from autorecall.networks import ResNet18Config
+from autorecall.networks import ConvVAEConfig, GatedMLPConfig, MLPVAEConfig, ResNet18Config
 from autorecall.presets import DEFAULT, PRESETS, Published, preset
 from autorecall.schema import differences
 from autorecall.stream import Stream
@@ -228,6 +231,41 @@ def test_generative_replay_keeps_as_many_parameters_as_the_paper_says(
     vae = settings.vae.build(tuple(shown.shape[1:]))
     kept = 2 * sum(p.numel() for p in vae.parameters()) + sum(p.numel() for p in learner.network.parameters())
     assert kept == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "steps", "weight", "latents", "vae"),
+    [
+        ("mnist/gen", 0.01, 15, 3.0, 50, MLPVAEConfig(50, 2, 128, 0.0)),
+        ("mnist/gen-mir", 0.01, 15, 3.0, 50, MLPVAEConfig(50, 1, 128, 0.4)),
+        ("cifar10/gen", 0.1, 1, 1.0, 50, ConvVAEConfig),
+        ("cifar10/gen-mir", 0.1, 1, 1.0, 100, ConvVAEConfig),
+        ("miniimagenet/gen", 0.1, 1, 1.0, 100, ConvVAEConfig),
+        ("miniimagenet/gen-mir", 0.1, 1, 1.0, 100, ConvVAEConfig),
+    ],
+)
+def test_settings_of_generative_replay_are_the_published_ones(
+    name: str, rate: float, steps: int, weight: float, latents: int, vae: MLPVAEConfig | type[ConvVAEConfig]
+) -> None:
+    config = PRESETS[name].config
+    learner = config.learner
+    assert isinstance(learner, GENConfig)
+    assert (learner.learning_rate, learner.steps, learner.replay_weight) == (rate, steps, weight)
+    assert (learner.warm_up, learner.divergence_weight, learner.vae.latents) == (1000, 1.0, latents)
+    assert learner.vae == vae if isinstance(vae, MLPVAEConfig) else isinstance(learner.vae, vae)
+    assert learner.input_range == ("unit" if config.dataset == "mnist" else "symmetric")
+    assert isinstance(config.network, GatedMLPConfig if config.dataset == "mnist" else ResNet18Config)
+    assert isinstance(learner, GENMIRConfig) == name.endswith("mir")
+    if isinstance(learner, GENMIRConfig):
+        assert (learner.ascent_steps, learner.ahead_rate) == (10, rate)
+        assert (learner.interference, learner.certainty, learner.diversity) == (0.1, 1.0, 1.0)
+
+
+def test_gem_and_icarl_keep_200_images_and_icarl_makes_five_steps_a_batch() -> None:
+    gem, icarl = PRESETS["cifar10/gem"].config.learner, PRESETS["cifar10/icarl"].config.learner
+    assert isinstance(gem, GEMConfig)
+    assert isinstance(icarl, ICaRLConfig)
+    assert (gem.images, icarl.images, icarl.steps) == (200, 200, 5)
 
 
 # Every row of the ablation makes one change from cifar10/arm.

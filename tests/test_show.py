@@ -152,6 +152,14 @@ def test_changed_settings_make_a_row_of_their_own_without_the_papers_figure(tmp_
     assert (second["seeds"], second["accuracy"], second["paper"], second["paper 2"]) == ("2", "41.0 ± 1.4", "-", "-")
 
 
+def test_long_lists_are_shortened_but_part_runs_by_all_of_them(tmp_path: Path, show: Show) -> None:
+    usual = PRESETS["mnist/naive"].config
+    for seed, last in enumerate((9, 8)):
+        pool = dataclasses.replace(usual.stream, class_pool=(5, 6, 7, last))
+        store(tmp_path / str(seed), result("mnist/naive", seed), dataclasses.replace(usual, stream=pool))
+    assert [row["run"] for row in show("--markdown").rows()] == ["mnist/naive stream.class_pool=[5, 6, …]"] * 2
+
+
 def test_threads_and_device_do_not_part_runs(tmp_path: Path, show: Show) -> None:
     for seed, threads in enumerate([1, 2, None]):
         config = dataclasses.replace(PRESETS["mnist/arm"].config, threads=threads, device="cuda" if seed else "cpu")

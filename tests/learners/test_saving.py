@@ -15,14 +15,14 @@ from autorecall.checkpoint import write_state
 from autorecall.errors import DataError, InputError
 from autorecall.learners import ARM, ER, ARMConfig, BoundaryConfig, ERConfig, Learner
 
-from .worlds import METHODS, assert_same, batch, conv, learner, mlp
+from .worlds import ALL, assert_same, batch, conv, learner, mlp
 
 Make = Callable[[], nn.Module]
 
 
 @pytest.mark.parametrize("observed", [0, 1, 5])
 @pytest.mark.parametrize("make", [mlp, conv])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ALL)
 def test_a_loaded_learner_goes_on_bit_for_bit(tmp_path: Path, method: str, make: Make, observed: int) -> None:
     first, second = learner(method, make()), learner(method, make(), seed=5)
     for number in range(observed):

@@ -127,7 +127,7 @@ def test_classes_never_seen_are_not_predicted_where_nothing_varies_within_classe
 
 def test_memory_is_means_and_one_covariance() -> None:
     learner = SLDA(mlp())
-    assert learner.memory().parameters == CLASSES * 7 + 7 * 7
+    assert learner.memory().parameters == 0
     learner.observe(*batch(0))
     assert (learner.memory().images, learner.memory().parameters) == (0, CLASSES * 7 + 7 * 7)
 
@@ -173,8 +173,8 @@ def test_network_without_a_linear_layer_or_its_bias_is_refused() -> None:
         nn.Sequential(nn.Conv2d(2, CLASSES, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         nn.Sequential(nn.Flatten(), nn.Linear(60, CLASSES, bias=False)),
     ):
-        with pytest.raises(InputError):
-            SLDA(network)
+        with pytest.raises(InputError, match=r"nn\.Linear"):
+            SLDA(network.double()).observe(*batch(0))
     for shrinkage in (0.0, 1.5, float("nan")):
         with pytest.raises(ConfigError, match=r"learner\.shrinkage"):
             SLDAConfig(shrinkage)
@@ -185,6 +185,62 @@ def test_network_whose_logits_are_not_those_of_its_last_linear_layer_is_refused(
     network = GatedMLPConfig(hidden=(9,)).build((2, 6, 5), CLASSES).double()
     with pytest.raises(InputError):
         SLDA(network).observe(*batch(0))
+
+
+class Shuffled(nn.Module):
+    """Its last layer is the first that it defines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first = nn.Linear(8, CLASSES), nn.Linear(60, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.first(x.flatten(1)).relu())
+        return logits
+
+
+def test_last_is_the_layer_that_is_called_last() -> None:
+    network = Shuffled().double()
+    ordered = nn.Sequential(nn.Flatten(), copy.deepcopy(network.first), nn.ReLU(), copy.deepcopy(network.last))
+    one, other = SLDA(network), SLDA(ordered)
+    for number in range(4):
+        one.observe(*batch(number))
+        other.observe(*batch(number))
+    assert torch.equal(one.predict(batch(9)[0]), other.predict(batch(9)[0]))
+
+
+def test_one_input_at_a_time_will_do_with_batch_norm() -> None:
+    """Batch statistics play no part, so nothing is wrong with a batch of one."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(60, 7), nn.BatchNorm1d(7), nn.Linear(7, CLASSES)).double()
+    before, learner, (x, y) = copy.deepcopy(network), SLDA(network, SLDAConfig(SHRINKAGE)), images()
+    for place in range(COUNT):
+        learner.observe(x[place : place + 1], y[place : place + 1])
+    assert_closed_form(learner, before, x, y)
+
+
+def test_saved_network_is_up_to_date() -> None:
+    """Whoever goes on with the network alone has its last layer as it predicts."""
+    learner, bare = SLDA(mlp()), mlp()
+    learner.observe(*batch(0))
+    saved = learner.state_dict()["network"]
+    assert isinstance(saved, dict)
+    bare.load_state_dict(saved)
+    x = batch(9)[0]
+    with torch.no_grad():
+        assert torch.equal(bare(x), learner.predict(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_has_its_statistics_in_single(dtype: torch.dtype) -> None:
+    learner, reference = SLDA(mlp().to(dtype)), SLDA(mlp().to(dtype).float())
+    for number in range(4):
+        x, y = batch(number)
+        learner.observe(x.to(dtype), y)
+        reference.observe(x.to(dtype).float(), y)
+    assert learner.scatter.dtype == torch.float32
+    torch.testing.assert_close(learner.means, reference.means, rtol=0.05, atol=0.01)
+    assert set(learner.predict(batch(9)[0].to(dtype)).argmax(1).tolist()) <= {0, 1, 2, 3}
 
 
 def test_a_frozen_network_will_do() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 import torch
@@ -75,13 +76,32 @@ def test_late_class_of_a_task_does_not_refresh_the_teacher_again() -> None:
     """The trap: the first batches of a task of five classes need not show all five."""
     first = [[0, 1, 2], [0, 1, 3], [4, 1, 0], [0, 1, 2], [3, 4, 2], [0, 2, 4]]
     second = [[5, 6], [7, 5], [8, 9], [5, 9], [6, 7], [8, 5]]
-    assert refreshes_and_start(LagConfig("novel", spacing=4), first + second) == ([0, 6], 6)
+    assert refreshes_and_start(LagConfig("novel", spacing=12), first + second) == ([0, 6], 6)
     assert refreshes_and_start(LagConfig("novel", spacing=1), first + second)[0] == [0, 1, 2, 6, 7, 8]
 
 
 @pytest.mark.parametrize(("spacing", "copies"), [(5, [0, 5]), (6, [0])])
-def test_spacing_is_the_fewest_batches_between_two_copies(spacing: int, copies: list[int]) -> None:
+def test_spacing_is_the_fewest_images_between_two_copies(spacing: int, copies: list[int]) -> None:
     assert refreshes_and_start(LagConfig("novel", spacing=spacing), [[0]] * 5 + [[1]] * 3)[0] == copies
+
+
+@pytest.mark.parametrize(("size", "batches"), [(64, 1), (64, 3), (20, 2), (10, 4), (1, 40)])
+def test_short_tasks_are_noticed_whatever_the_size_of_a_batch(size: int, batches: int) -> None:
+    labels = [[2 * task, 2 * task + 1] * (size // 2) or [task] for task in range(5) for _ in range(batches)]
+    copies, began = refreshes_and_start(LagConfig("novel"), labels)
+    assert copies == [batches * task for task in range(5)]
+    assert began == batches
+
+
+def test_class_that_comes_late_by_a_few_images_starts_no_task() -> None:
+    labels = [[0] * 10] * 3 + [[1] * 10] + [[0, 1] * 5] * 3 + [[2] * 10]
+    assert refreshes_and_start(LagConfig("novel"), labels)[0] == [0, 7]
+
+
+@pytest.mark.parametrize("policy", ["every", "boundary"])
+def test_spacing_is_refused_where_it_would_do_nothing(policy: Literal["every", "boundary"]) -> None:
+    with pytest.raises(ConfigError, match=rf"learner\.lag\.spacing is 5 but the policy is {policy}"):
+        LagConfig(policy, spacing=5)
 
 
 def test_spacing_counts_from_the_last_copy() -> None:

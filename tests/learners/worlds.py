@@ -16,6 +16,7 @@ from autorecall.learners import (
     GEM,
     GEN,
     GENMIR,
+    SLDA,
     ADIConfig,
     ARMConfig,
     BoundaryConfig,
@@ -32,6 +33,7 @@ from autorecall.learners import (
     Learner,
     Naive,
     NaiveConfig,
+    SLDAConfig,
 )
 from autorecall.networks import MLPVAEConfig
 
@@ -39,7 +41,8 @@ CLASSES = 6
 IMAGE = (2, 6, 5)
 TAUGHT = ("lwf", "adi", "arm")
 KEEPING = ("er", "er-mir", "gem", "icarl")  # those that keep images
-METHODS = ("naive", *TAUGHT, *KEEPING, "gen", "gen-mir")
+METHODS = ("naive", *TAUGHT, *KEEPING, "gen", "gen-mir")  # those that descend on a loss
+ALL = (*METHODS, "slda")
 OFTEN = LagConfig("every", every=2, start=2)
 
 
@@ -103,6 +106,7 @@ def learner(
         "gen-mir": lambda: GENMIR(
             network, GENMIRConfig(learning_rate, 2, 2, vae=vae, ascent_steps=2, tasks=tasks), optimizer, seed
         ),
+        "slda": lambda: SLDA(network, SLDAConfig(), seed),
     }
     return make[method]()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
@@ -138,7 +139,7 @@ def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
     forgetting = [run.result.forgetting for run in runs if run.result.forgetting is not None]
     memory = runs[0].result.memory
     return (
-        name,
+        re.sub(r"\[([^][,]+, [^][,]+), [^][]+\]", r"[\1, …]", name),  # long lists would make long rows
         str(len(runs)),
         _spread([run.result.accuracy for run in runs]),
         _paper(name, "accuracy"),

@@ -128,7 +128,7 @@ class Learner(ABC):
         self.optimizer.step()
         return value
 
-    def _check_single(self, x: Tensor, what: str) -> None:
+    def check_single(self, x: Tensor, what: str) -> None:
         """Refuse a single input where batch-norm cannot take one, by a trial pass that leaves nothing behind."""
         found = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         try:
@@ -145,7 +145,7 @@ class Learner(ABC):
         """A single row twice, where batch-norm cannot take one input by itself: the mean loss is the same."""
         if len(rows) == 1:
             try:
-                self._check_single(x, "a replayed batch of one input")
+                self.check_single(x, "a replayed batch of one input")
             except InputError:
                 return rows.repeat(2)
         return rows
@@ -195,7 +195,7 @@ class Learner(ABC):
                 f"{self.classes - 1}: relabel, or use a network with more outputs"
             )
         if len(x) == 1:
-            self._check_single(x, "a batch of one input")
+            self.check_single(x, "a batch of one input")
         return x, y
 
 

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor, nn
 
 from ..errors import InputError
 
 
-def last_linear(network: nn.Module) -> nn.Linear:
-    """The layer that makes logits of features."""
-    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    if not layers:
-        raise InputError("the network has no nn.Linear, so it is not known what its features are; end it in one")
-    return layers[-1]
+@dataclass(frozen=True)
+class Seen:
+    """One pass through a network."""
+
+    features: Tensor
+    layer: nn.Linear
+    """That which was called last, whatever the order in which layers were defined."""
+    logits: Tensor
 
 
-def features_and_logits(network: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+def see(network: nn.Module, x: Tensor) -> Seen:
     """The features of a batch and the logits made of them."""
-    entered: list[Tensor] = []
-    handle = last_linear(network).register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
+    called: list[tuple[nn.Linear, Tensor]] = []
+
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        assert isinstance(layer, nn.Linear)
+        called.append((layer, inputs[0]))
+
+    handles = [m.register_forward_pre_hook(note) for m in network.modules() if isinstance(m, nn.Linear)]
     try:
         logits: Tensor = network(x)
     finally:
-        handle.remove()
-    if not entered or entered[-1].shape[:-1] != (len(x),):
+        for handle in handles:
+            handle.remove()
+    if not called:
+        raise InputError("the network has no nn.Linear, so it is not known what its features are; end it in one")
+    layer, features = called[-1]
+    if features.shape[:-1] != (len(x),):
         raise InputError(
             "the last nn.Linear of the network is not given one row an input; use a network that ends in it"
         )
-    return entered[-1], logits
+    return Seen(features, layer, logits)

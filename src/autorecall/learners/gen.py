@@ -21,7 +21,7 @@ from ..networks.vae import VAE, ConvVAEConfig, MLPVAEConfig, draw
 from ..settings import check_choices, check_counts, check_not_negative, check_positive
 from .base import Learner, Memory, finite
 from .boundaries import Boundaries, BoundaryConfig
-from .modes import without_user_hooks
+from .modes import frozen_copy
 from .state import State, integer, integers, mapping, plain, tensor, with_number_keys
 
 PROBABILITY = 1e-5  # the least that the loss on soft labels takes an output for
@@ -202,10 +202,8 @@ class GEN(Learner):
 
     def _make_vae(self, shape: tuple[int, ...], like: Tensor) -> None:
         self._shape = shape
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # weights are drawn by torch's global generator, which is not ours to use
-            torch.manual_seed(int(torch.randint(2**62, (), generator=self.generator)))
+        with torch.random.fork_rng(devices=[]):  # weights are drawn by torch's global generator, which is not ours
+            torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=self.generator)))
             self.vae = self.config.vae.build(shape).to(like)
         if self._channels_last:
             self.vae.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -213,11 +211,8 @@ class GEN(Learner):
 
     def _copy_both(self) -> None:
         """A task is over: what answers for it from now on."""
-        with without_user_hooks(self.network):
-            self.earlier_network = copy.deepcopy(self.network).requires_grad_(False).eval()
-        self.earlier_vae = copy.deepcopy(self.vae)
-        assert self.earlier_vae is not None
-        self.earlier_vae.requires_grad_(False).eval()
+        assert self.vae is not None
+        self.earlier_network, self.earlier_vae = frozen_copy(self.network).eval(), frozen_copy(self.vae).eval()
 
     def vae_loss(self, images: Tensor, divergence_weight: float) -> Tensor:
         """Minus the bound of the generator on a batch."""

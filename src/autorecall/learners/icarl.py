@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from ..settings import check_counts, check_positive
 from .base import Learner, Memory
 from .boundaries import Boundaries, BoundaryConfig
-from .features import features_and_logits
+from .features import see
 from .modes import evaluating
 from .reservoir import Reservoir, memory_of, unpack
 from .state import State, mapping, tensor
@@ -183,10 +183,11 @@ class ICaRL(Learner):
         self.candidates = {}
 
     def _see(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features of length 1, and logits, in eval mode."""
+        """Features of length 1, and logits, in eval mode; in half precision there would be no distances."""
         with evaluating(self.network), torch.no_grad():
-            features, logits = features_and_logits(self.network, x)
-        return F.normalize(features, dim=1), logits
+            seen = see(self.network, x)
+        kind = torch.promote_types(seen.features.dtype, torch.float32)
+        return F.normalize(seen.features.to(kind), dim=1), seen.logits.to(kind)
 
     def _images(self) -> list[tuple[int, Tensor]]:
         """The images of each class, by label."""

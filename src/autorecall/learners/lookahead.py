@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from .modes import without_user_hooks
+from .modes import frozen_copy
 
 
 @torch.no_grad()
 def one_step_ahead(network: nn.Module, gradients: Sequence[Tensor | None], rate: float) -> nn.Module:
     """A copy of the network after one plain SGD step; the network itself is left alone."""
-    with without_user_hooks(network):
-        ahead = copy.deepcopy(network)
+    ahead = frozen_copy(network)
     for p, gradient in zip(ahead.parameters(), gradients, strict=True):
         if gradient is not None:
             p.sub_(rate * gradient)
-    return ahead.requires_grad_(False)
+    return ahead

@@ -1,11 +1,15 @@
-"""A network for a while in another mode, or without its hooks; left as found."""
+"""A network for a while in another mode; and a copy of it. Both leave it as found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
-from torch import nn
+from torch import Tensor, nn
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @contextmanager
@@ -38,8 +42,28 @@ def _modes_as_found(network: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def frozen_copy(network: Network) -> Network:
+    """A copy that nobody trains or watches.
+
+    Values that a forward pass left on a module, which torch refuses to copy with their graph, are shared without it.
+    """
+    left = (value for module in network.modules() for value in _tensors(vars(module)) if not value.is_leaf)
+    with _without_user_hooks(network):
+        return copy.deepcopy(network, {id(value): value.detach() for value in left}).requires_grad_(False)
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
+
+
 @contextmanager
-def without_user_hooks(network: nn.Module) -> Iterator[None]:
+def _without_user_hooks(network: nn.Module) -> Iterator[None]:
     """No hooks but torch's own inside: the user's watch their network, not a copy of it, and may not be copyable."""
     found = [
         (hooks, dict(hooks))

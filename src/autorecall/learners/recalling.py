@@ -111,7 +111,7 @@ class RecallLearner(TaughtLearner):
                 "(channels, height, width); set it to 0, or give images as images"
             )
         if self.config.images == 1:
-            self._check_single(x, "learner.images=1")
+            self.check_single(x, "learner.images=1")
         return x, y
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError, InputError
 from .base import Learner, Memory
-from .features import features_and_logits, last_linear
+from .features import see
 from .modes import evaluating
 from .state import State, tensor
 
@@ -45,23 +45,34 @@ class SLDA(Learner):
 
     def __init__(self, network: nn.Module, config: SLDAConfig | None = None, seed: int = 0) -> None:
         self.config = config or SLDAConfig()
-        layer = last_linear(network)
-        unused = torch.optim.SGD(layer.parameters(), lr=0.0)  # the layer follows from statistics; all may be frozen
+        unused = torch.optim.SGD(network.parameters(), lr=0.0)  # the layer follows from statistics; all may be frozen
         super().__init__(network, learning_rate=0.0, optimizer=unused, seed=seed)
-        if layer.bias is None:
-            raise InputError("the last nn.Linear of the network has no bias, which the discriminant needs; give it one")
-        self.counts = torch.zeros(layer.out_features, dtype=torch.int64)
-        self.means = torch.zeros(layer.out_features, layer.in_features, dtype=layer.weight.dtype)
-        self.scatter = torch.zeros(layer.in_features, layer.in_features, dtype=layer.weight.dtype)
-        self._stale = False  # the layer does not yet know of the last batches
+        self.counts = torch.zeros(0, dtype=torch.int64)  # these three have their sizes from the first batch
+        self.means = torch.zeros(0, 0)
+        self.scatter = torch.zeros(0, 0)
+        self._layer: nn.Linear | None = None  # the last of the network, once it has been seen at work
+        self._stale = False  # it does not yet know of the last batches
+
+    def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Refuse a network that does not end in a linear layer, before anything is learned."""
+        x, y = super().check(x, y)
+        if self._layer is None:
+            self._layer = self._find_layer(x[:1])
+        if not len(self.counts):
+            outputs, inputs = self._layer.weight.shape
+            kind = torch.promote_types(self._layer.weight.dtype, torch.float32)
+            self.counts = torch.zeros(outputs, dtype=torch.int64)
+            self.means = torch.zeros(outputs, inputs, dtype=kind)
+            self.scatter = torch.zeros(inputs, inputs, dtype=kind)
+        return x, y
+
+    def check_single(self, x: Tensor, what: str) -> None:
+        """Any number of inputs will do: batch statistics play no part here."""
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """Add a batch to the statistics, class by class (Chan et al. 1979)."""
         with evaluating(self.network), torch.no_grad():
-            features, logits = features_and_logits(self.network, x)
-            if not torch.allclose(last_linear(self.network)(features), logits, equal_nan=True):
-                raise InputError("the logits are not those of the last nn.Linear alone; use a network that ends in it")
-            features = features.to(self.means)
+            features = see(self.network, x).features.to(self.means)
         for label in torch.unique(y).tolist():
             rows = features[(y == label).cpu()]
             before, new = int(self.counts[label]), len(rows)
@@ -75,8 +86,7 @@ class SLDA(Learner):
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits, after the last layer has been brought up to date."""
-        if self._stale:
-            self._solve()
+        self._solve()
         return super().predict(x)
 
     def memory(self) -> Memory:
@@ -84,7 +94,8 @@ class SLDA(Learner):
         return Memory(parameters=self.means.numel() + self.scatter.numel())
 
     def state_dict(self) -> dict[str, object]:
-        """The network and the statistics."""
+        """The network, its last layer brought up to date, and the statistics."""
+        self._solve()
         own = {"counts": self.counts, "means": self.means, "scatter": self.scatter}
         return super().state_dict() | {name: value.clone() for name, value in own.items()}  # changed in place
 
@@ -92,19 +103,32 @@ class SLDA(Learner):
         """Take back what `state_dict` gave."""
         super().load_state_dict(state)
         self.counts, self.means, self.scatter = (tensor(state[name]).clone() for name in ("counts", "means", "scatter"))
-        self._stale = bool(self.counts.sum())
+        self._stale = False  # as saved
+
+    @torch.no_grad()
+    def _find_layer(self, x: Tensor) -> nn.Linear:
+        with evaluating(self.network):
+            seen = see(self.network, x)
+            made = seen.layer(seen.features)
+        if made.shape != seen.logits.shape or not torch.allclose(made, seen.logits, equal_nan=True):
+            raise InputError("the logits are not those of the last nn.Linear alone; use a network that ends in it")
+        if seen.layer.bias is None:
+            raise InputError("the last nn.Linear of the network has no bias, which the discriminant needs; give it one")
+        return seen.layer
 
     @torch.no_grad()
     def _solve(self) -> None:
         """The linear layer that takes the class whose mean is nearest by the shared covariance, classes alike."""
+        if not self._stale:
+            return
+        assert self._layer is not None
         covariance = self.scatter / self.counts.sum()
         size = covariance.diagonal().mean().clamp_min(torch.finfo(covariance.dtype).eps)
         covariance = (1 - self.config.shrinkage) * covariance
         covariance.diagonal().add_(self.config.shrinkage * size)
         weights = torch.linalg.solve(covariance, self.means.T).T
         biases = -(weights * self.means).sum(1) / 2
-        biases[self.counts == 0] = torch.finfo(biases.dtype).min  # never the largest
-        layer = last_linear(self.network)
-        layer.weight.copy_(weights)
-        layer.bias.copy_(biases)
+        biases[self.counts == 0] = torch.finfo(self._layer.bias.dtype).min  # never the largest
+        self._layer.weight.copy_(weights)
+        self._layer.bias.copy_(biases)
         self._stale = False

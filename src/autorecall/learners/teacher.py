@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from .base import Learner, Memory
 from .boundaries import Boundaries, BoundaryConfig
-from .modes import without_user_hooks
+from .modes import frozen_copy
 from .state import State, mapping
 
 
@@ -77,8 +76,7 @@ class Teacher:
     @torch.no_grad()
     def _copy(self, student: nn.Module) -> None:
         if self.network is None:
-            with without_user_hooks(student):
-                self.network = copy.deepcopy(student).requires_grad_(False)
+            self.network = frozen_copy(student)
             return
         # In place, because unit lag copies before every batch.
         for mine, theirs in (
