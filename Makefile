@@ -1,6 +1,7 @@
 # Two commands: `make demo` trains ARM on real digits, `make test` checks everything.
-# `make results` makes the MNIST tables of docs/results.md, `make tenth` its table of a tenth of CIFAR10 (DATA=folder).
-# From nothing that takes half an hour and many hours; both skip what has been run, and go on where they were stopped.
+# `make results` makes the MNIST tables of docs/results.md, `make tenth` its table of a tenth of CIFAR10, `make validation`
+# what settings were chosen by (DATA=folder). From nothing these take about two, eight and one hours; they skip what has
+# been run, and go on where they were stopped.
 # `make torture MINUTES=5` kills runs and damages what they saved, as often as it can in that time, and fails if one of
 # them ends otherwise than undisturbed.
 # All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
@@ -19,7 +20,7 @@ ROWS := stationary er-200 er-mir-200 icarl gem er-100 er-mir-100 naive lwf adi a
 ABLATIONS := no-avoidance no-diversity no-uncertainty no-l2-norm no-total-variation 150-images 50-images 20-steps 5-steps \
   cross-entropy noise recall-2-times recall-4-times
 
-.PHONY: demo test torture results tenth clean
+.PHONY: demo test torture results tenth validation clean
 
 demo: $(VENV)/.installed
 	$(BIN)/autorecall run
@@ -49,6 +50,19 @@ tenth: $(VENV)/.installed
 	@for method in gen gen-mir; do \
 	  $(BIN)/autorecall run cifar10/$$method --fraction 0.02 --out results/fiftieth --threads 1 $(DATA:%=--data %) || exit; done
 	$(BIN)/autorecall show results --markdown
+
+validation: $(VENV)/.installed
+	@run() { folder=$$1; shift; \
+	  $(BIN)/autorecall run "$$@" --split val --out results/validation/$$folder --threads 1 $(DATA:%=--data %); }; set -e; \
+	for rate in 0.01 0.03 0.1; do run gem-$$rate-0 cifar10/gem --fraction 0.1 --learner.learning-rate $$rate; done; \
+	run gem-0.03-0.5 cifar10/gem --fraction 0.1 --learner.margin 0.5; \
+	for rate in 0.03 0.1 0.3; do run icarl-$$rate cifar10/icarl --fraction 0.1 --learner.learning-rate $$rate; done; \
+	slda() { run slda-$$2-$$3 $$1/slda --network.width $$2 --learner.shrinkage $$3 --fraction $$4; }; \
+	for width in 2 5 10 20 40 80; do slda mnist $$width 0.01 1; done; \
+	for shrinkage in 0.0001 0.001 0.03 0.1; do slda mnist 20 $$shrinkage 1; done; \
+	for width in 5 10 20 40 80; do slda cifar10 $$width 0.01 0.3; done; \
+	for width in 20 50 100; do slda miniimagenet $$width 0.01 1; done
+	$(BIN)/autorecall show results/validation --markdown
 
 clean:
 	rm -rf $(VENV)
