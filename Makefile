@@ -54,8 +54,8 @@ tenth: $(VENV)/.installed
 validation: $(VENV)/.installed
 	@run() { folder=$$1; shift; \
 	  $(BIN)/autorecall run "$$@" --split val --out results/validation/$$folder --threads 1 $(DATA:%=--data %); }; set -e; \
-	for rate in 0.01 0.03 0.1; do run gem-$$rate-0 cifar10/gem --fraction 0.1 --learner.learning-rate $$rate; done; \
-	run gem-0.03-0.5 cifar10/gem --fraction 0.1 --learner.margin 0.5; \
+	gem() { run gem-$$1-$$2 cifar10/gem --fraction 0.1 --learner.learning-rate $$1 --learner.margin $$2; }; \
+	for rate in 0.01 0.03 0.1; do gem $$rate 0; done; for margin in 0.5 1; do gem 0.03 $$margin; done; \
 	for rate in 0.03 0.1 0.3; do run icarl-$$rate cifar10/icarl --fraction 0.1 --learner.learning-rate $$rate; done; \
 	slda() { run slda-$$2-$$3 $$1/slda --network.width $$2 --learner.shrinkage $$3 --fraction $$4; }; \
 	for width in 2 5 10 20 40 80; do slda mnist $$width 0.01 1; done; \

@@ -20,7 +20,7 @@ from autorecall.learners.gem import project
 
 from .worlds import assert_same, batch, conv, mlp
 
-SETTINGS = GEMConfig(images=11, learning_rate=0.4, tasks=BoundaryConfig("every", every=2))
+SETTINGS = GEMConfig(images=11, learning_rate=0.4, margin=0.0, tasks=BoundaryConfig("every", every=2))
 Make = Callable[[], nn.Module]
 every_network = pytest.mark.parametrize("make", [mlp, conv])
 
