@@ -1,6 +1,6 @@
 # Two commands: `make demo` trains ARM on real digits, `make test` checks everything.
 # `make results` makes the MNIST tables of docs/results.md, `make tenth` its table of a tenth of CIFAR10, `make validation`
-# what settings were chosen by (DATA=folder). From nothing these take about two, eight and one hours; they skip what has
+# what settings were chosen by (DATA=folder). From nothing their runs take about two, six and one hours; they skip what has
 # been run, and go on where they were stopped.
 # `make torture MINUTES=5` kills runs and damages what they saved, as often as it can in that time, and fails if one of
 # them ends otherwise than undisturbed.

@@ -209,27 +209,6 @@ def test_a_class_that_comes_back_still_learns_its_own_label() -> None:
     assert float(changed[0]) > 0.1 * float(changed.max())
 
 
-class Shuffled(nn.Module):
-    """Its last layer is the first that it defines."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last, self.first = nn.Linear(8, CLASSES), nn.Linear(60, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.last(self.first(x.flatten(1)).relu())
-        return logits
-
-
-def test_features_enter_the_layer_that_is_called_last() -> None:
-    network = Shuffled().double()
-    ordered = nn.Sequential(nn.Flatten(), copy.deepcopy(network.first), nn.ReLU(), copy.deepcopy(network.last))
-    one, other = (ICaRL(each, ICaRLConfig(9, steps=1, tasks=BoundaryConfig("every", 2))) for each in (network, ordered))
-    for number in range(6):
-        assert_same(one.observe(*batch(number)), other.observe(*batch(number)))
-    assert torch.equal(one.predict(batch(9)[0]), other.predict(batch(9)[0]))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_will_do(dtype: torch.dtype) -> None:
     student = ICaRL(mlp().to(dtype), ICaRLConfig(9, steps=1, tasks=BoundaryConfig("every", 2)))

@@ -187,28 +187,6 @@ def test_network_whose_logits_are_not_those_of_its_last_linear_layer_is_refused(
         SLDA(network).observe(*batch(0))
 
 
-class Shuffled(nn.Module):
-    """Its last layer is the first that it defines."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last, self.first = nn.Linear(8, CLASSES), nn.Linear(60, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.last(self.first(x.flatten(1)).relu())
-        return logits
-
-
-def test_last_is_the_layer_that_is_called_last() -> None:
-    network = Shuffled().double()
-    ordered = nn.Sequential(nn.Flatten(), copy.deepcopy(network.first), nn.ReLU(), copy.deepcopy(network.last))
-    one, other = SLDA(network), SLDA(ordered)
-    for number in range(4):
-        one.observe(*batch(number))
-        other.observe(*batch(number))
-    assert torch.equal(one.predict(batch(9)[0]), other.predict(batch(9)[0]))
-
-
 def test_one_input_at_a_time_will_do_with_batch_norm() -> None:
     """Batch statistics play no part, so nothing is wrong with a batch of one."""
     torch.manual_seed(0)

@@ -13,6 +13,7 @@ from torch import nn
 
 from autorecall import ARM, ARMConfig, BoundaryConfig, Distill, DistillConfig, LagConfig, Naive
 from autorecall.errors import ConfigError
+from autorecall.learners.boundaries import SPACING
 from autorecall.networks import MLPConfig
 
 from .worlds import TAUGHT, assert_same, learner, mlp, teacher_of
@@ -91,6 +92,18 @@ def test_short_tasks_are_noticed_whatever_the_size_of_a_batch(size: int, batches
     copies, began = refreshes_and_start(LagConfig("novel"), labels)
     assert copies == [batches * task for task in range(5)]
     assert began == batches
+
+
+def test_forty_images_leave_out_one_of_five_classes_in_one_task_of_1500() -> None:
+    """And a batch of ten shows them all with probability 0.52. By the closed form, as the module says."""
+
+    def shows_all(images: int) -> float:
+        return sum(
+            (-1.0) ** missing * math.comb(5, missing) * (1 - missing / 5) ** float(images) for missing in range(6)
+        )
+
+    assert shows_all(10) == pytest.approx(0.52, abs=0.005)
+    assert 1 / (1 - shows_all(SPACING)) == pytest.approx(1500, rel=0.01)
 
 
 def test_class_that_comes_late_by_a_few_images_starts_no_task() -> None:

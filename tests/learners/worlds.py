@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -44,6 +45,7 @@ KEEPING = ("er", "er-mir", "gem", "icarl")  # those that keep images
 METHODS = ("naive", *TAUGHT, *KEEPING, "gen", "gen-mir")  # those that descend on a loss
 ALL = (*METHODS, "slda")
 OFTEN = LagConfig("every", every=2, start=2)
+Make = Callable[[], nn.Module]
 
 
 def mlp(seed: int = 0, inputs: int = 60) -> nn.Module:
@@ -75,6 +77,17 @@ def batch(number: int, count: int = 6, shape: tuple[int, ...] = IMAGE) -> tuple[
     x = torch.rand(count, *shape, generator=generator, dtype=torch.float64)
     y = torch.randint(2, (count,), generator=generator) + number // 2 * 2 % CLASSES
     return x, y
+
+
+every_method = pytest.mark.parametrize("method", METHODS)
+any_method = pytest.mark.parametrize("method", ALL)
+every_network = pytest.mark.parametrize("make", [mlp, conv])
+
+
+def observe(student: Learner, batches: int = 4) -> None:
+    """Show a learner the first batches of the stream."""
+    for number in range(batches):
+        student.observe(*batch(number))
 
 
 def learner(

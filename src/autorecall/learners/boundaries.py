@@ -18,6 +18,8 @@ from ..errors import ConfigError
 from ..settings import check_choices
 from .state import State, integer, integers
 
+SPACING = 40  # images, where nothing else is said
+
 
 @dataclass(frozen=True)
 class BoundaryConfig:
@@ -61,9 +63,6 @@ class BoundaryConfig:
         if len(set(task_lengths)) == 1:
             return replace(self, every=task_lengths[0])
         return replace(self, policy="boundary")
-
-
-SPACING = 40  # images
 
 
 class Boundaries:

@@ -21,7 +21,7 @@ from ..networks.vae import VAE, ConvVAEConfig, MLPVAEConfig, draw
 from ..settings import check_choices, check_counts, check_not_negative, check_positive
 from .base import Learner, Memory, finite
 from .boundaries import Boundaries, BoundaryConfig
-from .modes import frozen_copy
+from .frozen_copy import frozen_copy
 from .state import State, integer, integers, mapping, plain, tensor, with_number_keys
 
 PROBABILITY = 1e-5  # the least that the loss on soft labels takes an output for

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .modes import frozen_copy
+from .frozen_copy import frozen_copy
 
 
 @torch.no_grad()

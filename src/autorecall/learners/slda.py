@@ -47,9 +47,7 @@ class SLDA(Learner):
         self.config = config or SLDAConfig()
         unused = torch.optim.SGD(network.parameters(), lr=0.0)  # the layer follows from statistics; all may be frozen
         super().__init__(network, learning_rate=0.0, optimizer=unused, seed=seed)
-        self.counts = torch.zeros(0, dtype=torch.int64)  # these three have their sizes from the first batch
-        self.means = torch.zeros(0, 0)
-        self.scatter = torch.zeros(0, 0)
+        self._begin(0, 0, torch.float32)  # sizes are known with the first batch
         self._layer: nn.Linear | None = None  # the last of the network, once it has been seen at work
         self._stale = False  # it does not yet know of the last batches
 
@@ -58,12 +56,6 @@ class SLDA(Learner):
         x, y = super().check(x, y)
         if self._layer is None:
             self._layer = self._find_layer(x[:1])
-        if not len(self.counts):
-            outputs, inputs = self._layer.weight.shape
-            kind = torch.promote_types(self._layer.weight.dtype, torch.float32)
-            self.counts = torch.zeros(outputs, dtype=torch.int64)
-            self.means = torch.zeros(outputs, inputs, dtype=kind)
-            self.scatter = torch.zeros(inputs, inputs, dtype=kind)
         return x, y
 
     def check_single(self, x: Tensor, what: str) -> None:
@@ -72,7 +64,10 @@ class SLDA(Learner):
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """Add a batch to the statistics, class by class (Chan et al. 1979)."""
         with evaluating(self.network), torch.no_grad():
-            features = see(self.network, x).features.to(self.means)
+            features = see(self.network, x).features
+            features = features.to("cpu", torch.promote_types(features.dtype, torch.float32))
+        if not len(self.counts):
+            self._begin(self.classes, features.shape[1], features.dtype)
         for label in torch.unique(y).tolist():
             rows = features[(y == label).cpu()]
             before, new = int(self.counts[label]), len(rows)
@@ -104,6 +99,11 @@ class SLDA(Learner):
         super().load_state_dict(state)
         self.counts, self.means, self.scatter = (tensor(state[name]).clone() for name in ("counts", "means", "scatter"))
         self._stale = False  # as saved
+
+    def _begin(self, classes: int, features: int, kind: torch.dtype) -> None:
+        self.counts = torch.zeros(classes, dtype=torch.int64)
+        self.means = torch.zeros(classes, features, dtype=kind)
+        self.scatter = torch.zeros(features, features, dtype=kind)
 
     @torch.no_grad()
     def _find_layer(self, x: Tensor) -> nn.Linear:

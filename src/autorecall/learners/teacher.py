@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from .base import Learner, Memory
 from .boundaries import Boundaries, BoundaryConfig
-from .modes import frozen_copy
+from .frozen_copy import frozen_copy
 from .state import State, mapping
 
 
