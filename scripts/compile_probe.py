@@ -18,8 +18,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from autorecall.ascent import forward
 from autorecall.networks import ResNet18Config
+from autorecall.recall.copies import forward
 
 
 def step(logits_of: Callable[[Tensor], Tensor], images: Tensor, at_logits: Tensor) -> float:

@@ -9,40 +9,48 @@ because the last bits of single precision grow over 400 recalls; M is 30 by defa
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import nn
 
+from autorecall.commands.measure import LiteralARM
 from autorecall.data import load
-from autorecall.learners import ARMConfig
+from autorecall.learners.arm import ARM, ARMConfig
 from autorecall.metrics import average_accuracy, task_accuracy
 from autorecall.presets import PRESETS
 from autorecall.stream import Stream, as_batch
 
-WAYS = {
-    "copies collapsed": {"copies": "collapse", "engine": "fast"},
-    "copies kept": {"copies": "keep", "engine": "fast"},
-    "copies kept, plain equations": {"copies": "keep", "engine": "plain"},
+
+class KeptCopies(ARM):
+    """Every copy run by itself."""
+
+    copies = "keep"
+
+
+WAYS: dict[str, Callable[[nn.Module, ARMConfig], ARM]] = {
+    "copies collapsed": ARM,
+    "copies kept": KeptCopies,
+    "copies kept, plain equations": LiteralARM,
 }
 
 
-def whole_run(images: int, way: dict[str, str]) -> tuple[list[list[float]], nn.Module]:
+def whole_run(images: int, make: Callable[[nn.Module, ARMConfig], ARM]) -> tuple[list[list[float]], nn.Module]:
     """The accuracy matrix and the network at the end."""
     config, dataset = PRESETS["mnist/arm"].config, load("mnist")
     stream = Stream(dataset, config.stream, seed=config.seed)
     torch.manual_seed(config.seed)
     network = config.network.build(dataset.input_shape, len(dataset.classes)).double()
     assert isinstance(config.learner, ARMConfig)
-    settings = replace(config.learner, images=images, **way)  # type: ignore[arg-type]
-    learner = settings.build(network, config.seed, stream.task_lengths)
+    learner = make(network, replace(config.learner, recalled_images=images).for_stream(stream.task_lengths))
     inputs, _ = as_batch(dataset.test, slice(None))
     matrix = []
     for task in stream:
         for x, y in task:
             learner.observe(x.double(), y)
         guesses = learner.predict(inputs.double()).argmax(1).numpy()
-        matrix.append([task_accuracy(guesses, dataset.test.labels, tested.classes, plain=False) for tested in stream])
+        matrix.append([task_accuracy(guesses, dataset.test.labels, tested.classes) for tested in stream])
     return matrix, network
 
 

@@ -12,20 +12,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autorecall.config import DatasetName, RunConfig, from_json
+from autorecall import ARMConfig, LagConfig, LearnerConfig, LwFConfig, NaiveConfig
+from autorecall.config import RunConfig
+from autorecall.data import DATASETS
 from autorecall.errors import ConfigError
-from autorecall.learners import ARMConfig, DistillConfig, LagConfig, LearnerConfig, NaiveConfig
 from autorecall.networks import MLPConfig, NetworkConfig, ResNet18Config
 from autorecall.presets import PRESETS
-from autorecall.schema import differences, to_json
+from autorecall.storage.schema import decode, differences, to_json
 from autorecall.stream import StreamConfig
 
 SMALL = PRESETS["mnist/arm"].config
-METHODS = "naive, lwf, adi, arm, er, er-mir, gem, icarl, gen, gen-mir, slda"
+METHODS = "adi, arm, er, er-mir, gem, gen, gen-mir, icarl, lwf, naive, slda"
+
+
+def decoded(values: object) -> RunConfig:
+    config = decode(RunConfig, values, "config")
+    assert isinstance(config, RunConfig)
+    return config
 
 
 def through_text(config: RunConfig) -> RunConfig:
-    return from_json(json.loads(json.dumps(to_json(config), allow_nan=False)))
+    return decoded(json.loads(json.dumps(to_json(config), allow_nan=False)))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -45,14 +52,15 @@ lags = st.builds(LagConfig, policy=st.just("every"), every=st.none() | small, st
 )
 learners: st.SearchStrategy[LearnerConfig] = st.one_of(
     st.builds(NaiveConfig, learning_rate=rate),
-    st.builds(DistillConfig, learning_rate=rate, weight=rate, lag=lags),
+    st.builds(LwFConfig, learning_rate=rate, weight=rate, lag=lags),
     st.builds(
         ARMConfig,
-        images=small,
-        steps=small,
+        recalled_images=small,
+        ascent_steps=small,
         recall_rate=rate,
         initial=st.sampled_from(["real", "noise"]),
-        divergence=st.sampled_from(["mixture-first", "jensen-shannon", "cross-entropy"]),
+        divergence=weight,
+        divergence_form=st.sampled_from(["mixture-first", "jensen-shannon", "cross-entropy"]),
         diversity=weight,
         uncertainty=weight,
         learning_rate=rate,
@@ -61,8 +69,6 @@ learners: st.SearchStrategy[LearnerConfig] = st.one_of(
         targets=st.sampled_from(["soft", "hard"]),
         repeats=small,
         accumulate_repeats=st.booleans(),
-        copies=st.sampled_from(["auto", "collapse", "keep"]),
-        engine=st.sampled_from(["fast", "plain"]),
         lag=lags,
     ),
 )
@@ -82,7 +88,7 @@ streams = st.builds(
 )
 runs = st.builds(
     RunConfig,
-    dataset=st.sampled_from(cast("list[DatasetName]", ["mnist", "mnist-full", "cifar10", "miniimagenet", "folder"])),
+    dataset=st.sampled_from([*DATASETS, "arrays"]),
     network=networks,
     stream=streams,
     learner=learners,
@@ -115,10 +121,8 @@ def test_image_size_of_a_folder_survives_json() -> None:
 
 
 def test_differences_carry_command_line_names() -> None:
-    changed = dataclasses.replace(
-        SMALL, seed=3, learner=ARMConfig(steps=4, side_by_side=False, lag=LagConfig(policy="every"))
-    )
-    assert differences(changed, SMALL) == {"seed": 3, "learner.steps": 4}
+    changed = dataclasses.replace(SMALL, seed=3, learner=ARMConfig(ascent_steps=4, lag=LagConfig(policy="every")))
+    assert differences(changed, SMALL) == {"seed": 3, "learner.ascent_steps": 4}
 
 
 def put(values: dict[str, object], path: str, value: object) -> None:
@@ -144,13 +148,18 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("fraction", math.nan, "fraction is nan; expected a number above 0 and at most 1"),
         ("fraction", math.inf, "fraction is inf; expected a number above 0 and at most 1"),
         ("threads", 0, "threads is 0; expected 1 to 1024"),
+        ("threads", 2**40, "threads is 1099511627776; expected 1 to 1024"),
         ("threads", True, "config.threads is True; expected a int"),
         ("device", 0, "config.device is 0; expected a str"),
         ("split", "train", "config.split is 'train'; expected one of test, val"),
-        ("dataset", "mnits", "config.dataset is 'mnits'; expected one of mnist, mnist-full, cifar10"),
+        ("dataset", "mnits", "dataset is 'mnits'; expected one of mnist, mnist-full, cifar10, miniimagenet, folder"),
+        ("dataset", None, "config.dataset is None; expected a str"),
+        ("checkpoint_seconds", -1, "checkpoint_seconds is -1.0; expected a number of at least 0"),
+        ("checkpoint_seconds", math.nan, "checkpoint_seconds is nan; expected a number of at least 0"),
+        ("checkpoint_seconds", math.inf, "checkpoint_seconds is inf; expected a number of at least 0"),
         ("image_size", 28, "image_size is 28 but mnist has a size of its own; leave it out"),
         ("sede", 1, "config.sede is no field of RunConfig; remove it"),
-        ("network", {"kind": "transformer"}, "config.network names 'transformer'; expected a kind or method of mlp, "),
+        ("network", {"kind": "transformer"}, "config.network names 'transformer'; expected a kind or method of fourier, "),
         ("network.hidden", 400, "config.network.hidden is 400; expected a list"),
         ("network.hidden", [400, 0], "network.hidden is (400, 0); every width must be from 1 to 1,000,000"),
         ("network.hidden", [400, True], "config.network.hidden[1] is True; expected a int"),
@@ -170,10 +179,10 @@ def put(values: dict[str, object], path: str, value: object) -> None:
             None,
             "config.learner names None; expected a kind or method of " + METHODS,
         ),
-        ("learner", {"method": "naive", "steps": 3}, "config.learner.steps is no field of NaiveConfig; remove it"),
-        ("learner.steps", 0, "learner.steps is 0; expected 1 to 1,000,000"),
-        ("learner.steps", 1e3, "config.learner.steps is 1000.0; expected a int"),
-        ("learner.images", -1, "learner.images is -1; expected 1 to 1,000,000"),
+        ("learner", {"method": "naive", "repeats": 3}, "config.learner.repeats is no field of NaiveConfig; remove it"),
+        ("learner.ascent_steps", 0, "learner.ascent_steps is 0; expected 1 to 1,000,000"),
+        ("learner.ascent_steps", 1e3, "config.learner.ascent_steps is 1000.0; expected a int"),
+        ("learner.recalled_images", -1, "learner.recalled_images is -1; expected 1 to 1,000,000"),
         ("learner.recall_rate", -25.0, "learner.recall_rate is -25.0; expected a number above 0"),
         ("learner.recall_rate", math.nan, "learner.recall_rate is nan; expected a number above 0"),
         ("learner.diversity", math.nan, "learner.diversity is nan; expected a number of at least 0"),
@@ -190,7 +199,7 @@ def test_a_wrong_field_is_refused_in_one_sentence_that_names_it(path: str, value
     # NaN and infinity are what json.loads makes of NaN and Infinity.
     read: dict[str, object] = json.loads(json.dumps(values))
     with pytest.raises(ConfigError) as caught:
-        from_json(read)
+        decoded(read)
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
 
@@ -200,14 +209,30 @@ def test_a_field_without_default_must_be_there(name: str) -> None:
     values = to_json(SMALL)
     del values[name]
     with pytest.raises(ConfigError, match=rf"^config\.{name} is missing; add it$"):
-        from_json(values)
+        decoded(values)
 
 
 def test_fields_with_defaults_may_be_left_out() -> None:
     values = to_json(SMALL)
     for name in ("fraction", "split", "image_size", "seed", "device", "threads"):
         del values[name]
-    assert from_json(values) == dataclasses.replace(SMALL, threads=None)
+    assert decoded(values) == dataclasses.replace(SMALL, threads=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"dataset": "nonsense"}, "dataset is 'nonsense'; expected one of mnist, mnist-full, cifar10, miniimagenet"),
+        ({"dataset": "x" * 10**6}, "dataset is 'xxx"),
+        ({"split": "foo"}, "split is 'foo'; expected one of test, val"),
+    ],
+    ids=["dataset", "long", "split"],
+)
+def test_a_word_that_is_none_is_refused_from_python_as_well(changes: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        dataclasses.replace(SMALL, **changes)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(sentence)
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("size", [0, -1, 1025])

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autorecall.config import from_json
+from autorecall import GENMIRConfig
 from autorecall.data import Dataset, from_arrays
-from autorecall.experiment import read_result, run
-from autorecall.files import read_json
-from autorecall.learners import GENMIRConfig
 from autorecall.presets import PRESETS
+from autorecall.runs.folder import read_config
+from autorecall.runs.result import read_result
+from autorecall.runs.run import run
 
 
 def small(shape: tuple[int, ...], classes: int, each: int) -> Dataset:
-    """A few images a class, bright in a place of its own."""
+    """A few images per class, bright in a place of its own."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(classes), each)
     images = rng.integers(0, 128, (len(labels), *shape), dtype=np.uint8)
@@ -42,9 +42,7 @@ def test_preset_runs(name: str, tmp_path: Path) -> None:
     assert len(result.accuracy_matrix) == tasks
     assert (result.forgetting is None) == (tasks == 1)
     assert read_result(tmp_path / "run" / "result.json") == result
-    stored = read_json(tmp_path / "run" / "config.json")
-    assert stored.pop("preset") == name
-    assert from_json(stored) == replace(short, dataset="arrays")
+    assert read_config(tmp_path / "run" / "config.json") == (name, replace(short, dataset="arrays"))
     rows = (tmp_path / "run" / "history.csv").read_text(encoding="utf-8").splitlines()
     assert len(rows) == 1 + result.steps
     kept = result.memory

@@ -1,3 +1,5 @@
+"""Accuracy and forgetting, against sums written out."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -51,7 +53,7 @@ def test_accuracy_of_a_task_is_the_mean_of_its_classes_accuracies() -> None:
     labels = np.array([0] * 8 + [1] * 2 + [2] * 5)
     predictions = np.where(labels == 0, 0, 7)
     assert task_accuracy(predictions, labels, [0, 1]) == 50
-    assert task_accuracy(predictions, labels, [0, 1], plain=True) == 80
+    assert task_accuracy(predictions, labels, [0, 1], over_images=True) == 80
 
 
 @given(data=st.data(), classes=st.integers(1, 5))
@@ -66,4 +68,4 @@ def test_accuracy_of_a_task_equals_brute_force(data: st.DataObject, classes: int
         right, all_images = right + sum(hits), all_images + len(hits)
     given_arrays = np.array(guesses), np.array(labels)
     assert task_accuracy(*given_arrays, chosen) == pytest.approx(100 * sum(shares) / len(shares))
-    assert task_accuracy(*given_arrays, chosen, plain=True) == pytest.approx(100 * right / all_images)
+    assert task_accuracy(*given_arrays, chosen, over_images=True) == pytest.approx(100 * right / all_images)

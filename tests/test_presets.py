@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from autorecall.data import Dataset, Split
-from autorecall.errors import ConfigError
-from autorecall.learners import (
+from autorecall import (
     GEN,
     ADIConfig,
     ARMConfig,
-    DistillConfig,
     ERConfig,
     ERMIRConfig,
     GEMConfig,
@@ -22,11 +19,14 @@ from autorecall.learners import (
     GENMIRConfig,
     ICaRLConfig,
     LagConfig,
+    LwFConfig,
     NaiveConfig,
 )
+from autorecall.data import Dataset, Split
+from autorecall.errors import ConfigError
 from autorecall.networks import ConvVAEConfig, GatedMLPConfig, MLPVAEConfig, ResNet18Config
 from autorecall.presets import DEFAULT, PRESETS, Published, preset
-from autorecall.schema import differences
+from autorecall.storage.schema import differences
 from autorecall.stream import Stream
 
 DATASETS = ("mnist", "cifar10", "miniimagenet")
@@ -156,7 +156,7 @@ def test_settings_of_replay_are_the_published_ones(
     config = PRESETS[name].config
     learner = config.learner
     assert isinstance(learner, ERConfig)
-    assert (learner.images, learner.steps, learner.input_range) == (images, steps, input_range)
+    assert (learner.kept_images, learner.steps_per_batch, learner.input_range) == (images, steps, input_range)
     assert (learner.learning_rate, learner.replayed) == (0.1, 10)
     found = (learner.candidates, learner.remember_outputs) if isinstance(learner, ERMIRConfig) else (None, False)
     assert found == (candidates, remembers)
@@ -194,7 +194,7 @@ def test_settings_of_adi_are_the_published_ones(
 ) -> None:
     learner = PRESETS[name].config.learner
     assert isinstance(learner, ADIConfig)
-    assert (learner.learning_rate, learner.recall_rate, learner.images, learner.steps) == (
+    assert (learner.learning_rate, learner.recall_rate, learner.recalled_images, learner.ascent_steps) == (
         rate,
         recall_rate,
         images,
@@ -224,7 +224,9 @@ def test_generative_replay_keeps_as_many_parameters_as_the_paper_says(
     settings = config.learner
     assert isinstance(settings, GENConfig)
     assert settings.groups == groups
-    learner = replace(settings, steps=1, groups=1).build(config.network.build(shape, classes), 0, (1, 1))
+    learner = (
+        replace(settings, steps_per_batch=1, groups=1).for_stream((1, 1)).build(config.network.build(shape, classes), 0)
+    )
     assert isinstance(learner, GEN)
     x = torch.rand(2, *shape)
     shown = learner.prepare(x)
@@ -250,8 +252,8 @@ def test_settings_of_generative_replay_are_the_published_ones(
     config = PRESETS[name].config
     learner = config.learner
     assert isinstance(learner, GENConfig)
-    assert (learner.learning_rate, learner.steps, learner.replay_weight) == (rate, steps, weight)
-    assert (learner.warm_up, learner.divergence_weight, learner.vae.latents) == (1000, 1.0, latents)
+    assert (learner.learning_rate, learner.steps_per_batch, learner.replay_weight) == (rate, steps, weight)
+    assert (learner.warm_up, learner.kl_weight, learner.vae.latents) == (1000, 1.0, latents)
     assert learner.vae == vae if isinstance(vae, MLPVAEConfig) else isinstance(learner.vae, vae)
     assert learner.input_range == ("unit" if config.dataset == "mnist" else "symmetric")
     assert isinstance(config.network, GatedMLPConfig if config.dataset == "mnist" else ResNet18Config)
@@ -261,11 +263,11 @@ def test_settings_of_generative_replay_are_the_published_ones(
         assert (learner.interference, learner.certainty, learner.diversity) == (0.1, 1.0, 1.0)
 
 
-def test_gem_and_icarl_keep_200_images_and_icarl_makes_five_steps_a_batch() -> None:
+def test_gem_and_icarl_keep_200_images_and_icarl_makes_five_steps_per_batch() -> None:
     gem, icarl = PRESETS["cifar10/gem"].config.learner, PRESETS["cifar10/icarl"].config.learner
     assert isinstance(gem, GEMConfig)
     assert isinstance(icarl, ICaRLConfig)
-    assert (gem.images, icarl.images, icarl.steps) == (200, 200, 5)
+    assert (gem.kept_images, icarl.kept_images, icarl.steps_per_batch) == (200, 200, 5)
 
 
 # Every row of the ablation makes one change from cifar10/arm.
@@ -277,15 +279,15 @@ def test_gem_and_icarl_keep_200_images_and_icarl_makes_five_steps_a_batch() -> N
         ("ablation-no-uncertainty", {"uncertainty": 0.0}),
         ("ablation-no-l2-norm", {"l2_norm": 0.0}),
         ("ablation-no-total-variation", {"total_variation": 0.0}),
-        ("ablation-150-images", {"images": 150}),
-        ("ablation-50-images", {"images": 50}),
-        ("ablation-20-steps", {"steps": 20}),
-        ("ablation-5-steps", {"steps": 5}),
-        ("ablation-cross-entropy", {"divergence": "cross-entropy"}),
+        ("ablation-150-images", {"recalled_images": 150}),
+        ("ablation-50-images", {"recalled_images": 50}),
+        ("ablation-20-steps", {"ascent_steps": 20}),
+        ("ablation-5-steps", {"ascent_steps": 5}),
+        ("ablation-cross-entropy", {"divergence_form": "cross-entropy"}),
         ("ablation-noise", {"initial": "noise"}),
         ("ablation-recall-2-times", {"repeats": 2, "accumulate_repeats": True}),
         ("ablation-recall-4-times", {"repeats": 4, "accumulate_repeats": True}),
-        ("arm-unit-lag", {"divergence_weight": 8.0, "lag.every": 1}),
+        ("arm-unit-lag", {"divergence": 8.0, "lag.every": 1}),
         ("arm-no-distill", {"real_weight": 0.0, "uncertainty": 1.0}),
     ],
 )
@@ -298,7 +300,7 @@ def test_variants_of_arm_change_what_their_name_says(name: str, changed: dict[st
 @pytest.mark.parametrize("method", ["lwf", "adi", "arm"])
 def test_unit_lag_recalls_from_the_second_task_on(method: str, part: float, starts: int) -> None:
     learner = PRESETS[f"cifar10/{method}-unit-lag"].config.learner
-    assert isinstance(learner, ARMConfig | ADIConfig | DistillConfig)
+    assert isinstance(learner, ARMConfig | ADIConfig | LwFConfig)
     lag = learner.lag.for_stream(stream(f"cifar10/{method}-unit-lag", fraction=part).task_lengths)
     assert (lag.every, lag.start) == (1, starts)
 
@@ -334,8 +336,8 @@ def test_hyper_parameters_of_arm_are_the_papers(
         learner.l2_norm,
         learner.total_variation,
     )
-    assert (learner.steps, learner.images) == (steps, images)
-    assert (learner.divergence, learner.divergence_weight) == ("mixture-first", 1.0)
+    assert (learner.ascent_steps, learner.recalled_images) == (steps, images)
+    assert (learner.divergence_form, learner.divergence) == ("mixture-first", 1.0)
     assert (learner.initial, learner.targets, learner.repeats) == ("real", "soft", 1)
 
 
@@ -350,7 +352,7 @@ def test_naive_rates_are_the_published_ones(dataset: str, method: str, rate: flo
 )
 def test_lwf_settings_are_the_published_ones(dataset: str, rate: float, weight: float) -> None:
     learner = PRESETS[f"{dataset}/lwf"].config.learner
-    assert isinstance(learner, DistillConfig)
+    assert isinstance(learner, LwFConfig)
     assert (learner.learning_rate, learner.weight) == (rate, weight)
 
 
@@ -382,7 +384,7 @@ def test_lag_and_start_of_recall_are_the_length_of_a_task_also_when_it_is_shorte
     dataset: str, method: str, part: float
 ) -> None:
     learner = PRESETS[f"{dataset}/{method}"].config.learner
-    assert isinstance(learner, ARMConfig | DistillConfig)
+    assert isinstance(learner, ARMConfig | LwFConfig)
     assert learner.lag == LagConfig(policy="every", every=None, start=None)
     made = stream(f"{dataset}/{method}", fraction=part)
     expected = {1.0: (100, 950, 684), 0.1: (10, 95, 69)}[part][DATASETS.index(dataset)]

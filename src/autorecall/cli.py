@@ -1,12 +1,17 @@
-"""The command line: the only place that talks to a person. Heavy imports wait until a command needs them."""
+"""The command line: picks the command, and turns errors into one sentence and an exit code.
+
+Heavy imports wait until a command needs them, so `--help` is instant.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 
+COMMANDS = ("run", "list", "show", "bench")  # each a module of `commands` with a function `main`
 HELP = """\
 autorecall - continual learning that keeps no data
 
@@ -14,15 +19,15 @@ usage: autorecall COMMAND [OPTIONS]
 
 commands:
   run [PRESET]   train one learner on one stream, and write its results to a folder
-  list           print the presets, one `dataset/method` a line
-  show DIR       gather all runs below a folder into one table, beside the paper's figures
+  list [DATASET] print the presets, one `dataset/method` per line
+  show DIR       collect all runs under a folder into one table, next to the paper's figures
   bench          measure what recall costs on this machine
 
 `autorecall COMMAND --help` explains a command. Where to start:
 
   autorecall run                          ARM on MNIST-5k, about ten seconds, nothing to download
   autorecall run mnist/naive --seed 1     what happens without it
-  autorecall show runs                    both, beside the published figures
+  autorecall show runs                    both, next to the published figures
 """
 
 
@@ -32,12 +37,12 @@ def main() -> None:
     if code > 128:
         from .commands.signals import ignore
 
-        ignore()  # one more of the same kind would end the interpreter half way out, with another code
+        ignore()  # another signal during shutdown would change the exit code
     sys.exit(code)
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code: 0 done, 1 a run not finished, 2 wrong input, 128 + N signal N."""
+    """Run one command and return its exit code: 0 done, 1 run not finished, 2 bad input, 128 + N signal N."""
     try:
         code = _obey(arguments)
         sys.stdout.flush()
@@ -62,13 +67,13 @@ def _obey(arguments: Sequence[str]) -> int:
 
         print(f"autorecall {version('autorecall')}")
         return 0
-    command = _commands().get(arguments[0])
-    if command is None:
-        return _refuse(f"there is no command {arguments[0]!r}; expected one of {', '.join(_commands())}", 2)
+    name, *rest = arguments
+    if name not in COMMANDS:
+        return _refuse(f"there is no command {name!r}; expected one of {', '.join(COMMANDS)}", 2)
     from .errors import AutorecallError, StoppedError
 
     try:
-        command(list(arguments[1:]))
+        import_module(f".commands.{name}", __package__).main(rest)
     except StoppedError as error:
         return _refuse(str(error), error.exit_code)
     except AutorecallError as error:
@@ -76,38 +81,10 @@ def _obey(arguments: Sequence[str]) -> int:
     except MemoryError:
         return _refuse("this needs more memory than the machine has; lower the sizes in the config", 1)
     except RuntimeError as error:
-        if "allocate" not in str(error):  # how torch says the same
+        if "allocate" not in str(error):  # torch's wording for the same
             raise
         return _refuse("this needs more memory than the machine has; lower the sizes in the config", 1)
     return 0
-
-
-def _commands() -> dict[str, Callable[[list[str]], None]]:
-    return {"run": _run, "list": _list, "show": _show, "bench": _bench}
-
-
-def _run(arguments: list[str]) -> None:
-    from .commands.run import main
-
-    main(arguments)
-
-
-def _list(arguments: list[str]) -> None:
-    from .commands.tables import print_presets
-
-    print_presets(arguments)
-
-
-def _show(arguments: list[str]) -> None:
-    from .commands.tables import show
-
-    show(arguments)
-
-
-def _bench(arguments: list[str]) -> None:
-    from .commands.bench import main
-
-    main(arguments)
 
 
 def _refuse(sentence: str, code: int) -> int:
@@ -119,7 +96,7 @@ def _refuse(sentence: str, code: int) -> int:
 
 
 def _close_output() -> None:
-    """Keep the interpreter from flushing into a void, which would change the exit code."""
+    """Keep the interpreter from flushing a dead stdout, which would change the exit code."""
     with suppress(OSError):
         sys.stdout.flush()
         return

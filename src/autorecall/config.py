@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from .checks import check_choices
+from .data import DATASETS
 from .errors import ConfigError
-from .learners import LearnerConfig
+from .learners.base import LearnerConfig
 from .networks import NetworkConfig
-from .schema import decode
 from .stream import StreamConfig
 
-DatasetName = Literal["mnist", "mnist-full", "cifar10", "miniimagenet", "folder", "arrays"]
+ARRAYS = "arrays"  # the dataset of a run whose data came from Python
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides the numbers of a run, and how often it is saved."""
+    """Everything that determines a run's numbers, and how often it is saved."""
 
-    dataset: DatasetName
-    """mnist is the embedded MNIST-5k of the paper; folder is your own, one sub-folder of images a class;
-    arrays are given from Python."""
+    dataset: str
+    """mnist (the paper's MNIST-5k, embedded), mnist-full, cifar10, miniimagenet, or folder: your own images, one
+    sub-folder per class."""
 
     network: NetworkConfig
-    """The network that is trained."""
+    """The network to train."""
 
     stream: StreamConfig
     """The order in which it sees the data."""
@@ -34,27 +34,30 @@ class RunConfig:
     """The method that trains it."""
 
     fraction: float = 1.0
-    """Keep this first part of every task, for a quick look."""
+    """Keep only this first part of every task, for a quick look."""
 
     split: Literal["test", "val"] = "test"
-    """What accuracy is measured on; choose hyper-parameters on val."""
+    """The images to measure accuracy on; choose hyper-parameters on val."""
 
     image_size: int | None = None
-    """Height and width that images of the dataset folder are brought to; none: 32."""
+    """Height and width to resize images to (dataset folder only); if unset, 32."""
 
     seed: int = 0
-    """Seed of the initial weights, of the learner's draws and, where the stream has none of its own, of the order."""
+    """Seeds the initial weights, the learner's draws and, unless the stream has its own seed, the order."""
 
     device: str = "cpu"
     """The torch device to train on, such as cpu or cuda."""
 
     threads: int | None = None
-    """Threads to use; none: one for each core. The same number gives the same result."""
+    """Threads to use; if unset, one per core. The same number gives the same result."""
 
     checkpoint_seconds: float = 60.0
-    """Seconds between two checkpoints within a task; one is written at the end of every task as well."""
+    """Seconds between checkpoints within a task; one is also written at the end of every task."""
 
     def __post_init__(self) -> None:
+        if self.dataset not in (*DATASETS, ARRAYS):
+            raise ConfigError(f"dataset is {self.dataset!r:.80}; expected one of {', '.join(DATASETS)}")
+        check_choices(self, "")
         if not (math.isfinite(self.fraction) and 0 < self.fraction <= 1):
             raise ConfigError(f"fraction is {self.fraction}; expected a number above 0 and at most 1")
         if not 0 <= self.seed < 2**63:
@@ -67,10 +70,3 @@ class RunConfig:
             raise ConfigError(f"image_size is {self.image_size} but {self.dataset} has a size of its own; leave it out")
         if self.image_size is not None and not 1 <= self.image_size <= 1024:
             raise ConfigError(f"image_size is {self.image_size}; expected 1 to 1024")
-
-
-def from_json(values: Mapping[str, object]) -> RunConfig:
-    """A config from what `to_json` gave; every wrong, missing or unknown field gives one sentence."""
-    config = decode(RunConfig, values, "config")
-    assert isinstance(config, RunConfig)
-    return config

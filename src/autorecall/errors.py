@@ -1,14 +1,14 @@
-"""The one exception family. Every message is one sentence: the value, what was expected, what to do."""
+"""The exceptions. Every message is one sentence: the value, what was expected, what to do."""
 
 from __future__ import annotations
 
 
 class AutorecallError(Exception):
-    """Anything autorecall refuses or cannot go on with; the command line prints it without a traceback."""
+    """Anything autorecall refuses or cannot recover from; the command line prints it without a traceback."""
 
 
 class ConfigError(AutorecallError):
-    """A setting that cannot work, such as no recall images or a negative rate."""
+    """A setting that cannot work, such as zero images or a negative rate."""
 
 
 class DataError(AutorecallError):
@@ -16,7 +16,7 @@ class DataError(AutorecallError):
 
 
 class UnreadableError(DataError):
-    """A file that could not be read this time; nothing is known about what it holds."""
+    """A file that could not be read this time; its content is unknown."""
 
 
 class InputError(AutorecallError):
@@ -24,7 +24,7 @@ class InputError(AutorecallError):
 
 
 class DivergedError(AutorecallError):
-    """A number of the training step stopped being finite."""
+    """A number in a training step is no longer finite."""
 
     def __init__(self, term: str, value: float) -> None:
         self.term = term
@@ -33,14 +33,14 @@ class DivergedError(AutorecallError):
 
 
 class WriteError(AutorecallError):
-    """A file that could not be written, such as on a full disk."""
+    """A file that could not be written, e.g. on a full disk."""
 
 
 class StoppedError(AutorecallError):
-    """A run that could not be finished through no fault of its input, such as a network that diverged."""
+    """A run that could not finish although its input was valid, e.g. because the network diverged."""
 
     exit_code = 1
 
 
 class InterruptedRunError(StoppedError):
-    """A run that was asked to stop, and can go on."""
+    """A run that was asked to stop and can be resumed."""

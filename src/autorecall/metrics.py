@@ -12,15 +12,15 @@ Matrix = Sequence[Sequence[float]]
 
 
 def task_accuracy(
-    predictions: NDArray[np.int64], labels: NDArray[np.int64], classes: Sequence[int], plain: bool = False
+    predictions: NDArray[np.int64], labels: NDArray[np.int64], classes: Sequence[int], over_images: bool = False
 ) -> float:
-    """Percent correct on the images of these classes: the mean of the classes' accuracies, or `plain` over images.
+    """Percent correct on these classes: the mean of their accuracies, or the share over all of their images.
 
     >>> round(task_accuracy(np.array([0, 0, 1]), np.array([0, 0, 0]), [0]), 2)
     66.67
     """
     correct = predictions == labels
-    if plain:
+    if over_images:
         return 100 * float(correct[np.isin(labels, classes)].mean())
     return 100 * float(np.mean([correct[labels == c].mean() for c in classes]))
 
@@ -35,7 +35,7 @@ def average_accuracy(matrix: Matrix) -> float:
 
 
 def forgetting(matrix: Matrix) -> float | None:
-    """F_T = 1/(T−1) · Σ_{j<T} (max_{l<T} a[l][j] − a[T][j]); None with a single task, where nothing can be forgotten.
+    """F_T = 1/(T−1) · Σ_{j<T} (max_{l<T} a[l][j] − a[T][j]); None for a single task, where nothing can be forgotten.
 
     >>> forgetting([[90.0, 0.0], [50.0, 80.0]])
     40.0

@@ -1,31 +1,29 @@
-"""Every row of the paper's tables as one typed value with the published figure beside it, and what we compare with.
+"""Every row of the paper's tables as one typed value with its published figure, plus a baseline of our own (slda).
 
-Settings that the paper leaves out were chosen on the validation split, as far as they were searched at all:
-docs/results.md says which, and has the runs.
+Settings that the paper does not give were chosen on the validation split, if they were tuned at all:
+docs/results.md lists them and their runs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .config import DatasetName, RunConfig
+from .config import RunConfig
 from .errors import ConfigError
-from .learners import (
-    ADIConfig,
-    ARMConfig,
-    BoundaryConfig,
-    DistillConfig,
-    ERConfig,
-    ERMIRConfig,
-    GEMConfig,
-    GENConfig,
-    GENMIRConfig,
-    ICaRLConfig,
-    LagConfig,
-    LearnerConfig,
-    NaiveConfig,
-    SLDAConfig,
-)
+from .learners.adi import ADIConfig
+from .learners.arm import ARMConfig
+from .learners.base import LearnerConfig
+from .learners.er import ERConfig
+from .learners.er_mir import ERMIRConfig
+from .learners.gem import GEMConfig
+from .learners.gen import GENConfig
+from .learners.gen_mir import GENMIRConfig
+from .learners.icarl import ICaRLConfig
+from .learners.lwf import LwFConfig
+from .learners.naive import NaiveConfig
+from .learners.shared.boundaries import BoundaryConfig
+from .learners.shared.teacher import LagConfig
+from .learners.slda import SLDAConfig
 from .networks import (
     ConvVAEConfig,
     FourierConfig,
@@ -34,7 +32,7 @@ from .networks import (
     NetworkConfig,
     ResNet18Config,
 )
-from .schema import differences
+from .storage.schema import differences
 from .stream import StreamConfig
 
 DEFAULT = "mnist/arm"
@@ -59,7 +57,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Preset:
-    """A row of a table: how to run it and what the paper found; None for a row that is not from the paper."""
+    """A row of a table: how to run it and what the paper reports; None for a row that is not in the paper."""
 
     config: RunConfig
     published: Published | None
@@ -67,9 +65,9 @@ class Preset:
 
 @dataclass(frozen=True)
 class _Benchmark:
-    """What all rows of one table share, unless they say otherwise."""
+    """What the rows of one table share unless they override it."""
 
-    dataset: DatasetName
+    dataset: str
     network: NetworkConfig
     stream: StreamConfig
 
@@ -83,38 +81,46 @@ class _Benchmark:
         return Preset(RunConfig(self.dataset, network or self.network, stream or self.stream, learner), published)
 
 
-# MNIST draws a new order with every seed; the orders of the other two are the same for all seeds, as published.
+# MNIST has a new order for every seed; the other two have one order for all seeds, as published.
 _MNIST = _Benchmark("mnist", MLPConfig(), StreamConfig(2))
 _CIFAR10 = _Benchmark("cifar10", ResNet18Config(), StreamConfig(2, order_seed=0))
 _MINIIMAGENET = _Benchmark("miniimagenet", ResNet18Config(), StreamConfig(5, passes=3, order_seed=0))
 _MIXED = StreamConfig(stationary=True)
 _MIXED_IN_ORDER = StreamConfig(stationary=True, order_seed=0)
 
-# The paper's lag: T and the start of recall are the length of a task, left open here and taken from the stream.
+# The paper's lag: T and the start of recall equal the task length, unset here and filled in from the stream.
 _TASK_LAG = LagConfig(policy="every")
 _TASKS = BoundaryConfig(policy="every")
 _UNIT_LAG = LagConfig(policy="every", every=1)
 
-# The rows whose figures come from the implementation of Aljundi et al. have the usual momentum in the stem as well.
+# Rows whose figures come from the implementation of Aljundi et al. use the usual momentum in the stem, too.
 _USUAL_STEM = ResNet18Config(stem_momentum=0.1)
 _SYMMETRIC = ERConfig(input_range="symmetric", tasks=_TASKS)
 
 
 def _er(images: int) -> ERConfig:
-    return replace(_SYMMETRIC, images=images)
+    return replace(_SYMMETRIC, kept_images=images)
 
 
 def _er_mir(images: int, candidates: int = 50) -> ERMIRConfig:
-    return ERMIRConfig(images=images, candidates=candidates, input_range="symmetric", tasks=_TASKS)
+    return ERMIRConfig(kept_images=images, candidates=candidates, input_range="symmetric", tasks=_TASKS)
 
 
-# Of generative replay on natural images, M and the number of parameters are published. The rest is what the
-# implementation of Aljundi et al. does where nothing is said: the step whose harm is looked for has the rate of the
-# classifier, as it has on MNIST; how latents are searched is otherwise as there.
+# For generative replay on natural images, M and the number of parameters are published. The rest follows the
+# defaults of Aljundi et al.'s implementation: the look-ahead step has the classifier's rate, as on MNIST, and
+# latents are otherwise searched as on MNIST.
 _CONV_VAE = ConvVAEConfig(latents=100, reconstruction="mean")
-_GEN = GENConfig(learning_rate=0.1, steps=1, replay_weight=1.0, vae=_CONV_VAE, input_range="symmetric", tasks=_TASKS)
+_GEN = GENConfig(
+    learning_rate=0.1, steps_per_batch=1, replay_weight=1.0, vae=_CONV_VAE, input_range="symmetric", tasks=_TASKS
+)
 _GEN_MIR = GENMIRConfig(
-    learning_rate=0.1, ahead_rate=0.1, steps=1, replay_weight=1.0, vae=_CONV_VAE, input_range="symmetric", tasks=_TASKS
+    learning_rate=0.1,
+    ahead_rate=0.1,
+    steps_per_batch=1,
+    replay_weight=1.0,
+    vae=_CONV_VAE,
+    input_range="symmetric",
+    tasks=_TASKS,
 )
 
 _MNIST_ROWS = {
@@ -132,16 +138,16 @@ _MNIST_ROWS = {
     "naive": _MNIST.row(NaiveConfig(0.05), Published(18.8, 0.5, 95.6, 2.7)),
     "gen": _MNIST.row(GENConfig(tasks=_TASKS), Published(79.3, 0.6, 19.5, 0.8, ERROR), network=GatedMLPConfig()),
     "gen-mir": _MNIST.row(GENMIRConfig(tasks=_TASKS), Published(82.1, 0.3, 17.0, 0.4, ERROR), network=GatedMLPConfig()),
-    "lwf": _MNIST.row(DistillConfig(0.05, 1.0, _TASK_LAG), Published(33.3, 2.5, 58.0, 1.7)),
-    "adi": _MNIST.row(ADIConfig(side_by_side=False, lag=_TASK_LAG), Published(55.4, 2.6, 11.5, 5.0)),
-    "arm": _MNIST.row(ARMConfig(side_by_side=False, lag=_TASK_LAG), Published(56.3, 2.6, 21.8, 1.6)),
+    "lwf": _MNIST.row(LwFConfig(0.05, 1.0, _TASK_LAG), Published(33.3, 2.5, 58.0, 1.7)),
+    "adi": _MNIST.row(ADIConfig(lag=_TASK_LAG), Published(55.4, 2.6, 11.5, 5.0)),
+    "arm": _MNIST.row(ARMConfig(lag=_TASK_LAG), Published(56.3, 2.6, 21.8, 1.6)),
     "slda": _MNIST.row(SLDAConfig(), None, network=FourierConfig()),
 }
 
 _CIFAR10_ADI = ADIConfig(
-    images=100, recall_rate=10.0, learning_rate=0.01, real_weight=1.0, batch_statistics=0.1, lag=_TASK_LAG
+    recalled_images=100, recall_rate=10.0, learning_rate=0.01, real_weight=1.0, batch_statistics=0.1, lag=_TASK_LAG
 )
-_CIFAR10_ARM = ARMConfig(images=100, learning_rate=0.01, recall_rate=10.0, lag=_TASK_LAG)
+_CIFAR10_ARM = ARMConfig(recalled_images=100, learning_rate=0.01, recall_rate=10.0, lag=_TASK_LAG)
 
 _CIFAR10_ROWS = {
     "stationary": _CIFAR10.row(NaiveConfig(0.1), Published(55.2, 5.0), stream=_MIXED_IN_ORDER),
@@ -162,14 +168,14 @@ _CIFAR10_ROWS = {
     "gen-mir": _CIFAR10.row(
         replace(_GEN_MIR, groups=4), Published(15.3, 1.2, 61.0, 1.2, LIKELY_ERROR), network=_USUAL_STEM
     ),
-    "lwf": _CIFAR10.row(DistillConfig(0.01, 1.0, _TASK_LAG), Published(19.2, 0.3, 60.9, 3.9)),
+    "lwf": _CIFAR10.row(LwFConfig(0.01, 1.0, _TASK_LAG), Published(19.2, 0.3, 60.9, 3.9)),
     "adi": _CIFAR10.row(_CIFAR10_ADI, Published(24.8, 0.9, 12.0, 4.5)),
     "arm": _CIFAR10.row(_CIFAR10_ARM, Published(26.4, 1.2, 8.07, 5.2)),  # elsewhere in the paper 26.9 ± 1.1, 9.6 ± 3.7
     "slda": _CIFAR10.row(SLDAConfig(), None, network=FourierConfig()),
-    # The second table: an earlier copy that is one batch old, and learning without the real batch.
-    "lwf-unit-lag": _CIFAR10.row(DistillConfig(0.01, 1.0, _UNIT_LAG), Published(15.8, 2.6)),
+    # The second table: a teacher that is one batch old, and learning without the real batch.
+    "lwf-unit-lag": _CIFAR10.row(LwFConfig(0.01, 1.0, _UNIT_LAG), Published(15.8, 2.6)),
     "adi-unit-lag": _CIFAR10.row(replace(_CIFAR10_ADI, divergence=8.0, lag=_UNIT_LAG), Published(14.4, 1.6)),
-    "arm-unit-lag": _CIFAR10.row(replace(_CIFAR10_ARM, divergence_weight=8.0, lag=_UNIT_LAG), Published(16.3, 1.8)),
+    "arm-unit-lag": _CIFAR10.row(replace(_CIFAR10_ARM, divergence=8.0, lag=_UNIT_LAG), Published(16.3, 1.8)),
     "adi-no-distill": _CIFAR10.row(replace(_CIFAR10_ADI, real_weight=0.0), Published(20.0, 0.8)),
     "arm-no-distill": _CIFAR10.row(replace(_CIFAR10_ARM, real_weight=0.0, uncertainty=1.0), Published(24.4, 1.7)),
 }
@@ -181,43 +187,43 @@ _ABLATIONS = {
     "no-uncertainty": (replace(_CIFAR10_ARM, uncertainty=0.0), (25.7, 2.0, 6.69, 5.4)),
     "no-l2-norm": (replace(_CIFAR10_ARM, l2_norm=0.0), (25.8, 1.2, 6.95, 5.1)),
     "no-total-variation": (replace(_CIFAR10_ARM, total_variation=0.0), (26.4, 1.7, 6.36, 3.7)),
-    "150-images": (replace(_CIFAR10_ARM, images=150), (26.3, 0.9, 16.5, 5.5)),
-    "50-images": (replace(_CIFAR10_ARM, images=50), (24.4, 1.2, 5.71, 4.5)),
-    "20-steps": (replace(_CIFAR10_ARM, steps=20), (25.1, 1.1, 8.11, 7.2)),
-    "5-steps": (replace(_CIFAR10_ARM, steps=5), (24.6, 1.5, 13.5, 8.4)),
-    "cross-entropy": (replace(_CIFAR10_ARM, divergence="cross-entropy"), (24.6, 1.2, 24.9, 5.2)),
+    "150-images": (replace(_CIFAR10_ARM, recalled_images=150), (26.3, 0.9, 16.5, 5.5)),
+    "50-images": (replace(_CIFAR10_ARM, recalled_images=50), (24.4, 1.2, 5.71, 4.5)),
+    "20-steps": (replace(_CIFAR10_ARM, ascent_steps=20), (25.1, 1.1, 8.11, 7.2)),
+    "5-steps": (replace(_CIFAR10_ARM, ascent_steps=5), (24.6, 1.5, 13.5, 8.4)),
+    "cross-entropy": (replace(_CIFAR10_ARM, divergence_form="cross-entropy"), (24.6, 1.2, 24.9, 5.2)),
     "noise": (replace(_CIFAR10_ARM, initial="noise"), (16.0, 1.4, 4.00, 1.1)),
     "recall-2-times": (replace(_CIFAR10_ARM, repeats=2, accumulate_repeats=True), (17.5, 0.6, 0.57, 0.5)),
     "recall-4-times": (replace(_CIFAR10_ARM, repeats=4, accumulate_repeats=True), (17.4, 1.0, 0.44, 0.9)),
 }
 
-_ONCE = StreamConfig(5, order_seed=0)  # for learners that make their three steps a batch at once
+_ONCE = StreamConfig(5, order_seed=0)  # for learners that take three steps per batch instead
 
 _MINIIMAGENET_ROWS = {
     "stationary": _MINIIMAGENET.row(
         NaiveConfig(0.1), Published(25.2, 4.7), stream=StreamConfig(passes=3, stationary=True, order_seed=0)
     ),
     "er-500": _MINIIMAGENET.row(
-        replace(_er(500), steps=3), Published(5.60, 0.4, 55.2, 1.2, LIKELY_TWICE), _USUAL_STEM, _ONCE
+        replace(_er(500), steps_per_batch=3), Published(5.60, 0.4, 55.2, 1.2, LIKELY_TWICE), _USUAL_STEM, _ONCE
     ),
     "er-mir-500": _MINIIMAGENET.row(
-        replace(_er_mir(500, 25), steps=3), Published(5.40, 0.4, 55.8, 0.9, LIKELY_TWICE), _USUAL_STEM, _ONCE
+        replace(_er_mir(500, 25), steps_per_batch=3), Published(5.40, 0.4, 55.8, 0.9, LIKELY_TWICE), _USUAL_STEM, _ONCE
     ),
     "er-100": _MINIIMAGENET.row(
-        replace(_er(100), steps=3), Published(4.20, 0.4, 58.6, 0.9, LIKELY_TWICE), _USUAL_STEM, _ONCE
+        replace(_er(100), steps_per_batch=3), Published(4.20, 0.4, 58.6, 0.9, LIKELY_TWICE), _USUAL_STEM, _ONCE
     ),
     "er-mir-100": _MINIIMAGENET.row(
-        replace(_er_mir(100, 25), steps=3), Published(4.00, 0.0, 59.2, 0.9, LIKELY_TWICE), _USUAL_STEM, _ONCE
+        replace(_er_mir(100, 25), steps_per_batch=3), Published(4.00, 0.0, 59.2, 0.9, LIKELY_TWICE), _USUAL_STEM, _ONCE
     ),
     "naive": _MINIIMAGENET.row(NaiveConfig(0.1), Published(3.80, 0.2, 51.2, 2.0)),
-    # Images of 64 × 64 are what gives the published number of parameters, 27.1 million.
+    # Images of 64 × 64 give the published number of parameters, 27.1 million.
     "gen": _MINIIMAGENET.row(
         replace(_GEN, groups=1, image_size=64), Published(2.33, 0.3, 34.3, 0.7, LIKELY_ERROR), network=_USUAL_STEM
     ),
     "gen-mir": _MINIIMAGENET.row(
         replace(_GEN_MIR, groups=2, image_size=64), Published(2.00, 0.0, 35.3, 0.5, LIKELY_ERROR), network=_USUAL_STEM
     ),
-    "lwf": _MINIIMAGENET.row(DistillConfig(0.01, 2.0, _TASK_LAG), Published(4.89, 0.2, 41.6, 1.6)),
+    "lwf": _MINIIMAGENET.row(LwFConfig(0.01, 2.0, _TASK_LAG), Published(4.89, 0.2, 41.6, 1.6)),
     "adi": _MINIIMAGENET.row(replace(_CIFAR10_ADI, real_weight=2.0), Published(2.99, 0.6, 8.11, 2.1)),
     "arm": _MINIIMAGENET.row(
         replace(_CIFAR10_ARM, real_weight=2.0, diversity=1.0, uncertainty=1.0), Published(5.53, 0.8, 11.9, 2.7)
@@ -236,20 +242,12 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-# Seeds are what a row averages over; the others say how numbers are computed, and change their last bits at most.
-SAME_ROW = (
-    "seed",
-    "threads",
-    "device",
-    "checkpoint_seconds",
-    "learner.side_by_side",
-    "learner.engine",
-    "learner.copies",
-)
+# A row averages over seeds; the others set how numbers are computed, and change their last bits at most.
+SAME_ROW = ("seed", "threads", "device", "checkpoint_seconds")
 
 
 def changes(config: RunConfig, usual: RunConfig) -> dict[str, object]:
-    """The settings in which a run differs from the usual one so that its figures cannot be compared."""
+    """The settings that differ from the usual ones and make a run's figures incomparable."""
     return {name: value for name, value in differences(config, usual).items() if name not in SAME_ROW}
 
 

@@ -1,4 +1,4 @@
-"""Arrays -> tasks in order -> batches of (x, y). A stream knows nothing of learners."""
+"""Arrays -> tasks in order -> batches of (x, y). A stream knows nothing about learners."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .checks import check_counts
 from .data import Dataset, Split
 from .errors import ConfigError
-from .settings import check_counts
 
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -24,26 +24,26 @@ class StreamConfig:
     """How a dataset becomes a stream of tasks."""
 
     classes_per_task: int = 2
-    """Classes that a task introduces; the last task may have fewer."""
+    """Classes introduced per task; the last task may have fewer."""
 
     class_order: tuple[int, ...] = ()
-    """The order in which classes appear; empty: label order."""
+    """The order in which classes appear; if empty, label order."""
 
     batch_size: int = 10
-    """N, images a batch; the last batch of a pass may be smaller."""
+    """N, images per batch; the last batch of a pass may be smaller."""
 
     passes: int = 1
-    """How often each task's images are gone through, in the same order, before the next task begins."""
+    """Passes over each task's images, in the same order, before the next task begins."""
 
     order_seed: int | None = None
-    """Seed of the order within tasks; none: the run's seed."""
+    """Seed of the order within tasks; if unset, the run's seed."""
 
     class_pool: tuple[int, ...] = ()
-    """Sizes of the classes where the data were drawn from; empty: tasks are shuffled evenly. Otherwise classes
-    arrive as often as they occur there, and the rarest of a task is alone at its end, as in the published MNIST-5k."""
+    """Class sizes of the set the data was drawn from; if empty, tasks are shuffled evenly. Otherwise classes arrive
+    in these proportions, and a task ends with its rarest class alone, as in the published MNIST-5k."""
 
     stationary: bool = False
-    """All classes shuffled together as a single task, the upper bound of the paper's tables."""
+    """Shuffle all classes together into a single task, the upper bound in the paper's tables."""
 
     def __post_init__(self) -> None:
         check_counts(self, "stream", "classes_per_task", "batch_size", "passes")
@@ -53,10 +53,10 @@ class StreamConfig:
     def arrival(self, labels: Indices, classes: tuple[int, ...], rng: np.random.Generator) -> Indices:
         """The order in which the images of a task arrive, as indices into `labels`.
 
-        With a `class_pool`, classes arrive as often as they occur in it until their images are used up, so the rarest
-        class is alone at the end of the task. The published implementation makes its MNIST-5k streams so (mnist.py of
-        its repository): all images of a task in random order, cut to 500 a class. That ends a task with several batches
-        of a single class, which changes the figures: docs/results.md has them both ways.
+        With a `class_pool`, classes arrive in its proportions until their images run out, so a task ends with its
+        rarest class alone. The published implementation builds its MNIST-5k streams this way (mnist.py in its
+        repository): all images of a task in random order, cut to 500 per class. Tasks then end with several batches of
+        a single class, which changes the figures: docs/results.md has both.
         """
         order = rng.permutation(np.flatnonzero(np.isin(labels, classes)))
         if not self.class_pool or self.stationary:
@@ -83,7 +83,7 @@ class StreamConfig:
 
 @dataclass(frozen=True)
 class Task:
-    """A part of the stream: iterate it for its batches."""
+    """One task of the stream; iterate over it for its batches."""
 
     classes: tuple[int, ...]
     split: Split
@@ -102,10 +102,10 @@ class Task:
 
 
 class Stream:
-    """Class-incremental tasks of a dataset. The same config, fraction and seed give the same batches every time."""
+    """A dataset as class-incremental tasks. The same config, fraction and seed give the same batches every time."""
 
     def __init__(self, dataset: Dataset, config: StreamConfig, fraction: float = 1.0, seed: int = 0) -> None:
-        """`fraction` keeps the first part of every task, so a shorter stream is a prefix of the whole one's tasks."""
+        """`fraction` keeps the first part of every task, so each shorter task is a prefix of the full one."""
         if not 0 < fraction <= 1:
             raise ConfigError(f"fraction is {fraction}; expected a number above 0 and at most 1")
         rng = np.random.default_rng(seed if config.order_seed is None else config.order_seed)
@@ -135,11 +135,11 @@ class Stream:
 
     @property
     def task_lengths(self) -> tuple[int, ...]:
-        """Batches of each task."""
+        """Batches in each task."""
         return tuple(len(task) for task in self.tasks)
 
 
 def as_batch(split: Split, indices: Indices | slice) -> tuple[Tensor, Tensor]:
-    """Inputs as float32 and labels as int64; bytes are kept as bytes until here, and become [0, 1]."""
+    """Inputs as float32 and labels as int64; bytes stay bytes until here, and are scaled to [0, 1]."""
     inputs, labels = torch.from_numpy(split.inputs[indices].copy()), torch.from_numpy(split.labels[indices].copy())
     return (inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs), labels

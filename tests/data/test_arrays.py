@@ -99,7 +99,7 @@ SHAPELESS: list[tuple[Any, str]] = [
     (np.ones(6, dtype=np.float32), "(6,)"),
     (np.ones((6, 0), dtype=np.float32), "(6, 0)"),
     (np.ones((6, 0, 4), dtype=np.uint8), "(6, 1, 0, 4)"),
-    ([[1.0], [2.0, 3.0]], "cannot be made an array"),
+    ([[1.0], [2.0, 3.0]], "cannot be converted to an array"),
 ]
 
 
@@ -150,7 +150,7 @@ def test_splits_must_agree(refused: Refused) -> None:
         from_arrays(GOOD, (IMAGES[..., :7], LABELS))
     with refused("one val input has shape (1, 8, 8)"):
         from_arrays(GOOD, GOOD, (IMAGES[:, 0], LABELS))
-    with refused("test inputs are float32 but train inputs uint8"):
+    with refused("test inputs are float32 but train inputs are uint8"):
         from_arrays(GOOD, (IMAGES.astype(np.float32), LABELS))
 
 

@@ -76,7 +76,7 @@ def test_damaged_files(damage: str, name: str, small_cifar: Made, refused: Refus
     change, part = DAMAGES[damage]
     path = small_cifar.folder / name
     path.write_bytes(change(path.read_bytes()))
-    with refused(str(path), part, f"put the {name} of http"):
+    with refused(str(path), part, f"put the {name} from http"):
         load("cifar10", small_cifar.folder)
 
 

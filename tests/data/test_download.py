@@ -107,7 +107,7 @@ def test_wrong_checksum(
 ) -> None:
     offer(offered, tar_of(small_cifar.folder), monkeypatch)
     monkeypatch.setattr(cifar10, "SHA256", "0" * 64)
-    with refused(str(cache / "cifar-10-batches-bin"), "wrong SHA-256", f"put the .bin files of {cifar10.URL} into"):
+    with refused(str(cache / "cifar-10-batches-bin"), "wrong SHA-256", f"put the .bin files from {cifar10.URL} into"):
         load("cifar10")
     assert remains(cache) == []
 

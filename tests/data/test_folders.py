@@ -66,6 +66,10 @@ def test_split_counts_leave_something_to_train_and_to_test() -> None:
     assert split_counts(100) == (76, 4, 20)
 
 
+def test_a_folder_may_be_given_as_text(two: Path) -> None:
+    assert from_folder(str(two)).fingerprint() == load("folder", str(two)).fingerprint() == from_folder(two).fingerprint()
+
+
 def test_default_size_is_32(two: Path) -> None:
     assert load("folder", two).input_shape == (3, 32, 32)
     assert from_folder(two).input_shape == (3, 32, 32)
@@ -148,10 +152,10 @@ def test_deep_greys_are_scaled_and_not_cut(tmp_path: Path, refused: Refused) -> 
     data = load("folder", tmp_path, image_size=2)
     np.testing.assert_array_equal(data.train.inputs[0], [[[0, 1], [128, 255]]])
     Image.fromarray(np.full((2, 2), 70_000, dtype=np.int32)).save(tmp_path / "a" / "0.tif")
-    with refused(str(tmp_path / "a" / "0.tif"), "save it with 8 or 16 bits a pixel"):
+    with refused(str(tmp_path / "a" / "0.tif"), "save it with 8 or 16 bits per pixel"):
         load("folder", tmp_path, image_size=2)
     Image.fromarray(np.full((2, 2), 0.5, dtype=np.float32)).save(tmp_path / "a" / "0.tif")
-    with refused(str(tmp_path / "a" / "0.tif"), "save it with 8 or 16 bits a pixel"):
+    with refused(str(tmp_path / "a" / "0.tif"), "save it with 8 or 16 bits per pixel"):
         load("folder", tmp_path, image_size=2)
 
 
@@ -343,7 +347,7 @@ def test_miniimagenet_is_84_in_rgb(name: str, tmp_path: Path) -> None:
 
 
 def test_miniimagenet_says_what_to_put_where(tmp_path: Path, cache: Path, refused: Refused) -> None:
-    where = f"put one sub-folder of images a class into {tmp_path / 'mini-imagenet'}"
+    where = f"put one sub-folder of images per class into {tmp_path / 'mini-imagenet'}"
     with refused(f"miniimagenet is not in {tmp_path} or {cache}", "licence", where):
         load("miniimagenet", tmp_path)
 

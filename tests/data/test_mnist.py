@@ -167,7 +167,7 @@ def test_full_damaged_files(damage: str, packed: bool, small_mnist: Made, refuse
     path.unlink()
     path = path.with_name(name + ".gz") if packed else path
     path.write_bytes(gzip.compress(content) if packed else content)
-    with refused(str(path), part, f"put {name}.gz of http"):
+    with refused(str(path), part, f"put {name}.gz from http"):
         load("mnist-full", small_mnist.folder)
 
 
@@ -188,7 +188,7 @@ def test_full_damaged_gz(damage: str, small_mnist: Made, refused: Refused) -> No
     }
     path.unlink()
     path.with_name(path.name + ".gz").write_bytes(damaged[damage])
-    with refused(f"{path}.gz", "put train-images-idx3-ubyte.gz of http"):
+    with refused(f"{path}.gz", "put train-images-idx3-ubyte.gz from http"):
         load("mnist-full", small_mnist.folder)
 
 

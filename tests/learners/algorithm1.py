@@ -14,18 +14,19 @@ from autorecall import ARMConfig
 
 
 class Algorithm1:
-    """A student, its teacher, and the batches seen so far."""
+    """A student, its teacher, the batches seen so far, and what was recalled last."""
 
-    def __init__(self, network: nn.Module, config: ARMConfig, seed: int, rate: float, momentum: float = 0.0) -> None:
+    def __init__(self, network: nn.Module, config: ARMConfig, seed: int, momentum: float = 0.0) -> None:
         self.student = network
         self.teacher = network
         self.config = config
         self.generator = torch.Generator().manual_seed(seed)
-        self.rate = rate
         self.momentum = momentum
         self.velocities: dict[nn.Parameter, Tensor] = {}
         self.gradients: dict[nn.Parameter, Tensor] = {}
         self.t = 0
+        self.origins: list[int] | None = None
+        self.recalled, self.answers = torch.empty(0), torch.empty(0)
 
     def observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """Lines 3 to 13; the teacher is refreshed before batches 0, T, 2T, …"""
@@ -42,27 +43,30 @@ class Algorithm1:
         if self.t - 1 < config.lag.start:
             return {"loss": loss.item()}
 
-        recalled = self.start(x)
+        self.recalled = self.start(x)
         numbers: dict[str, float] = {}
         for repeat in range(config.repeats):
-            for _ in range(config.steps):
-                recalled = recalled.detach().requires_grad_()
-                terms = self.terms(recalled, y)
+            for _ in range(config.ascent_steps):
+                x_hat = self.recalled.requires_grad_()
+                terms = self.terms(x_hat, y)
                 numbers = {name: term.item() for name, term in terms.items()}
-                recalled = recalled + config.recall_rate * torch.autograd.grad(terms["objective"], recalled)[0]
-            numbers |= self.learn(recalled.detach(), x, add=config.accumulate_repeats and repeat > 0)
+                self.recalled = (
+                    x_hat + config.recall_rate * torch.autograd.grad(terms["objective"], x_hat)[0]
+                ).detach()
+            numbers |= self.learn(self.recalled, x, add=config.accumulate_repeats and repeat > 0)
         return {"loss": loss.item()} | numbers
 
     def start(self, x: Tensor) -> Tensor:
         """Line 5: M images of the real batch, without replacement if there are enough; or noise."""
-        count, wanted = len(x), self.config.images
+        count, wanted = len(x), self.config.recalled_images
         if self.config.initial == "noise":
             return torch.rand((wanted, *x.shape[1:]), generator=self.generator, dtype=x.dtype)
         if wanted <= count:
             indices = torch.randperm(count, generator=self.generator)[:wanted]
         else:
             indices = torch.randint(count, (wanted,), generator=self.generator)
-        return torch.stack([x[i] for i in indices.tolist()])
+        self.origins = indices.tolist()
+        return torch.stack([x[i] for i in self.origins])
 
     def terms(self, recalled: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Equation 7 and each of its terms."""
@@ -75,9 +79,9 @@ class Algorithm1:
         def kl(p: Tensor, q: Tensor) -> Tensor:
             return (p * (p.log() - q.log())).sum()
 
-        if config.divergence == "mixture-first":
+        if config.divergence_form == "mixture-first":
             divergence = (kl(mixture, teacher) + kl(mixture, student)) / 2 / count
-        elif config.divergence == "jensen-shannon":
+        elif config.divergence_form == "jensen-shannon":
             divergence = (kl(teacher, mixture) + kl(student, mixture)) / 2 / count
         else:
             divergence = -(teacher * student_logs).sum() / count
@@ -95,7 +99,7 @@ class Algorithm1:
             "total_variation": 2 * (vertical + horizontal) / count,
         }
         terms["objective"] = (
-            config.divergence_weight * terms["divergence"]
+            config.divergence * terms["divergence"]
             + config.teacher_avoidance * terms["teacher_avoidance"]
             + config.student_avoidance * terms["student_avoidance"]
             + config.diversity * terms["diversity"]
@@ -108,7 +112,7 @@ class Algorithm1:
     def learn(self, recalled: Tensor, x: Tensor, add: bool) -> dict[str, float]:
         """Line 9: the sum of two means, the two batches going through the networks separately."""
         config = self.config
-        outputs = log_softmax(self.teacher(recalled)).exp().detach()
+        self.answers = outputs = log_softmax(self.teacher(recalled)).exp().detach()
         targets = outputs
         if config.targets == "hard":
             targets = torch.zeros_like(outputs)
@@ -133,7 +137,7 @@ class Algorithm1:
                 self.gradients[p] = self.gradients[p] + gradient if add else gradient
                 velocity = self.momentum * self.velocities[p] if p in self.velocities else torch.zeros_like(p)
                 self.velocities[p] = velocity + self.gradients[p]
-                p.sub_(self.rate * self.velocities[p])
+                p.sub_(self.config.learning_rate * self.velocities[p])
 
 
 def log_softmax(logits: Tensor) -> Tensor:

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
 from scipy.stats import chi2
 from torch import Tensor, nn
 
-from autorecall import LagConfig, Naive, NaiveConfig
-from autorecall.learners import ADI, ADIConfig, Recollection
-from autorecall.learners.adi import Aimed, statistics_of
-from autorecall.recall import Recalled
+from autorecall import ADI, ADIConfig, LagConfig, Naive, NaiveConfig, Recalled
+from autorecall.errors import ConfigError, DivergedError
+from autorecall.learners.adi import TERMS, Aimed, statistics_of
 
 from .algorithm1 import log_softmax, sum_of
-from .worlds import CLASSES, IMAGE, assert_same, batch, conv, mlp, teacher_of
+from .worlds import CLASSES, IMAGE, Make, assert_same, batch, conv, mlp, teacher_of
 
 SETTINGS = ADIConfig(
-    images=5,
-    steps=3,
+    recalled_images=5,
+    ascent_steps=3,
     recall_rate=0.8,
     l2_norm=0.9,
     total_variation=0.01,
@@ -36,15 +35,14 @@ SETTINGS = ADIConfig(
 )
 VARIANTS = {
     "plain": SETTINGS,
-    "many copies": replace(SETTINGS, images=17),
-    "copies kept": replace(SETTINGS, images=17, copies="keep"),
-    "noise": replace(SETTINGS, initial="noise", images=7),
-    "no statistics": replace(SETTINGS, batch_statistics=0.0, images=17),
+    "many copies": replace(SETTINGS, recalled_images=17),
+    "noise": replace(SETTINGS, initial="noise", recalled_images=7),
+    "no statistics": replace(SETTINGS, batch_statistics=0.0, recalled_images=17),
     "no distill": replace(SETTINGS, real_weight=0.0),
-    "unit lag": replace(SETTINGS, divergence=8.0, lag=LagConfig("every", every=1, start=2), images=17),
-    "repeats": replace(SETTINGS, repeats=2, images=17),
+    "unit lag": replace(SETTINGS, divergence=8.0, lag=LagConfig("every", every=1, start=2), recalled_images=17),
+    "repeats": replace(SETTINGS, repeats=2, recalled_images=17),
 }
-Make = Callable[[], nn.Module]
+NOTHING = replace(SETTINGS, class_loss=0, divergence=0, l2_norm=0, total_variation=0, batch_statistics=0)
 
 
 def normalised() -> nn.Module:
@@ -87,7 +85,8 @@ class LiteralADI:
         self.t = 0
         self.recalled, self.targets = torch.empty(0), torch.empty(0)
 
-    def observe(self, x: Tensor, y: Tensor) -> None:
+    def observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """The terms of the objective at the last step; none where nothing was recalled."""
         config, present = self.config, set(y.tolist())
         assert config.lag.every is not None
         assert config.lag.start is not None
@@ -100,18 +99,21 @@ class LiteralADI:
         outputs = log_softmax(self.student(x))
         self.descend(sum_of([-outputs[i, y[i]] for i in range(len(y))]) / len(y))
         if self.t - 1 < config.lag.start or not absent:
-            return
+            return {}
         self.recalled = self.start(x)
-        chosen = self.choose(len(absent), config.images).tolist()
+        chosen = self.choose(len(absent), config.recalled_images).tolist()
         self.targets = torch.tensor([absent[i] for i in chosen])
         for _ in range(config.repeats):
-            for _ in range(config.steps):
-                x_hat = self.recalled.detach().requires_grad_()
-                self.recalled = (x_hat - config.recall_rate * torch.autograd.grad(self.loss(x_hat), x_hat)[0]).detach()
+            for _ in range(config.ascent_steps):
+                x_hat = self.recalled.requires_grad_()
+                terms = self.terms(x_hat)
+                gradient = torch.autograd.grad(terms["objective"], x_hat)[0]
+                self.recalled = (x_hat + config.recall_rate * gradient).detach()
             loss = config.recalled_weight * self.kl(self.recalled)
             if config.real_weight:
                 loss = loss + config.real_weight * self.kl(x)
             self.descend(loss)
+        return {name: term.item() for name, term in terms.items()}
 
     def choose(self, available: int, count: int) -> Tensor:
         if count <= available:
@@ -120,12 +122,12 @@ class LiteralADI:
 
     def start(self, x: Tensor) -> Tensor:
         if self.config.initial == "noise":
-            return torch.rand((self.config.images, *x.shape[1:]), generator=self.generator, dtype=x.dtype)
-        return torch.stack([x[i] for i in self.choose(len(x), self.config.images).tolist()])
+            return torch.rand((self.config.recalled_images, *x.shape[1:]), generator=self.generator, dtype=x.dtype)
+        return torch.stack([x[i] for i in self.choose(len(x), self.config.recalled_images).tolist()])
 
-    def loss(self, x: Tensor) -> Tensor:
+    def terms(self, x: Tensor) -> dict[str, Tensor]:
         config, count = self.config, len(x)
-        distances = statistics(self.teacher, x)
+        distances = statistics(self.teacher, x) if config.batch_statistics else []
         teacher_logs, student_logs = log_softmax(self.teacher(x)), log_softmax(self.student(x))
         teacher, student = teacher_logs.exp(), student_logs.exp()
         mixture = (teacher + student) / 2
@@ -135,13 +137,21 @@ class LiteralADI:
         channels, height, width = x.shape[1:]
         vertical = ((x[:, :, 1:] - x[:, :, :-1]) ** 2).sum() / (channels * (height - 1) * width)
         horizontal = ((x[:, :, :, 1:] - x[:, :, :, :-1]) ** 2).sum() / (channels * height * (width - 1))
-        loss = config.class_loss * -sum_of([teacher_logs[i, self.targets[i]] for i in range(count)]) / count
-        loss = loss - config.divergence * divergence
-        loss = loss + config.l2_norm * sum_of([(image**2).sum().sqrt() / image.numel() for image in x]) / count
-        loss = loss + config.total_variation * 2 * (vertical + horizontal) / count
-        if distances:
-            loss = loss + config.batch_statistics * sum_of(distances) / len(distances)
-        return loss
+        terms = {
+            "class_loss": -sum_of([teacher_logs[i, self.targets[i]] for i in range(count)]) / count,
+            "divergence": divergence,
+            "l2_norm": sum_of([(image**2).sum().sqrt() / image.numel() for image in x]) / count,
+            "total_variation": 2 * (vertical + horizontal) / count,
+            "batch_statistics": sum_of(distances) / len(distances) if distances else torch.zeros(()),
+        }
+        loss = (
+            config.class_loss * terms["class_loss"]
+            - config.divergence * terms["divergence"]
+            + config.l2_norm * terms["l2_norm"]
+            + config.total_variation * terms["total_variation"]
+            + config.batch_statistics * terms["batch_statistics"]
+        )
+        return terms | {"objective": -loss}
 
     def kl(self, x: Tensor) -> Tensor:
         """KL(teacher‖student), of which the package leaves a constant out."""
@@ -155,20 +165,23 @@ class LiteralADI:
                 p.sub_(self.config.learning_rate * gradient)
 
 
-def watched(network: nn.Module, config: ADIConfig, seed: int = 5) -> tuple[ADI, list[Recollection]]:
-    given: list[Recollection] = []
+def watched(network: nn.Module, config: ADIConfig, seed: int = 5) -> tuple[ADI, list[tuple[Aimed, Tensor]]]:
+    """A learner, and what it will recall, with the teacher's answers."""
+    seen: list[tuple[Aimed, Tensor]] = []
+
+    def see(recalled: Recalled, targets: Tensor) -> None:
+        assert isinstance(recalled, Aimed)
+        seen.append((recalled, targets))
+
     learner = ADI(network, config, seed=seed)
-    learner.on_recall = given.append
-    return learner, given
+    learner.on_recall = see
+    return learner, seen
 
 
-def spread_out(recollection: Recollection) -> Tensor:
-    """Images with their targets in front, one row a copy, in an order that does not depend on how they were kept."""
-    recalled = recollection.recalled
-    assert isinstance(recalled, Aimed)
-    return in_order(
-        recalled.images.repeat_interleave(recalled.counts, 0), recalled.classes.repeat_interleave(recalled.counts)
-    )
+def spread_out(recalled: Aimed) -> Tensor:
+    """Images with their classes in front, one row per copy, in an order that does not depend on how they were kept."""
+    of_copy = torch.arange(len(recalled.counts)).repeat_interleave(recalled.counts)
+    return in_order(recalled.images[of_copy], recalled.classes[of_copy])
 
 
 def in_order(images: Tensor, classes: Tensor) -> Tensor:
@@ -177,66 +190,60 @@ def in_order(images: Tensor, classes: Tensor) -> Tensor:
     return rows[ranked]
 
 
-def assert_literal(network: nn.Module, config: ADIConfig) -> None:
+def assert_literal(network: nn.Module, config: ADIConfig, copies: Literal["auto", "keep"] = "auto") -> None:
     literal = LiteralADI(copy.deepcopy(network), config, seed=5)
-    learner, given = watched(network, config)
+    learner, seen = watched(network, config)
+    learner.copies = copies
     for number in range(6):
-        learner.observe(*batch(number))
-        literal.observe(*batch(number))
+        found, expected = learner.observe(*batch(number)), literal.observe(*batch(number))
+        assert_same({name: found[name] for name in expected}, expected, 1e-9, f"numbers of batch {number}")
+        assert all(math.isnan(found[name]) for name in (*TERMS, "objective") if name not in expected)
         assert_same(network.state_dict(), literal.student.state_dict(), 1e-9, f"student at batch {number}")
         assert_same(teacher_of(learner), dict(literal.teacher.state_dict()), 1e-9, f"teacher at batch {number}")
         if number >= 2:
-            expected = in_order(literal.recalled, literal.targets)
-            torch.testing.assert_close(spread_out(given[-1]), expected, rtol=0, atol=1e-9)
-    assert len(given) == 4 * config.repeats
+            expected_rows = in_order(literal.recalled, literal.targets)
+            assert_same(spread_out(seen[-1][0]), expected_rows, 1e-9, f"recalled at batch {number}")
+            assert len(seen[-1][0].counts) == config.recalled_images or copies == "auto"
+    assert len(seen) == 4 * config.repeats
 
 
+@pytest.mark.parametrize("copies", ["auto", "keep"])
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("make", [mlp, conv, normalised])
-def test_observe_is_literal_inversion(make: Make, variant: str) -> None:
-    assert_literal(make(), VARIANTS[variant])
+def test_observe_is_literal_inversion(make: Make, variant: str, copies: Literal["auto", "keep"]) -> None:
+    assert_literal(make(), VARIANTS[variant], copies)
 
 
-@pytest.mark.parametrize("only", ["class_loss", "divergence", "l2_norm", "total_variation", "batch_statistics"])
+@pytest.mark.parametrize("make", [conv, normalised])
+def test_observe_is_literal_inversion_without_kernels(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autorecall.recall.kernels._kernels", dict)
+    assert_literal(make(), VARIANTS["many copies"])
+
+
+@pytest.mark.parametrize("only", TERMS)
 @pytest.mark.parametrize("make", [conv, normalised])
 def test_any_term_can_be_the_only_one(make: Make, only: str) -> None:
-    config = replace(SETTINGS, class_loss=0, divergence=0, l2_norm=0, total_variation=0, batch_statistics=0)
-    settings = {
-        "class_loss": replace(config, class_loss=1.1),
-        "divergence": replace(config, divergence=1.4),
-        "l2_norm": replace(config, l2_norm=0.9),
-        "total_variation": replace(config, total_variation=0.01),
-        "batch_statistics": replace(config, batch_statistics=0.1),
-    }
-    assert_literal(make(), settings[only])
+    assert_literal(make(), replace(NOTHING, **{only: getattr(SETTINGS, only)}))
 
 
-@pytest.mark.parametrize("images", [5, 17, 40])
-@pytest.mark.parametrize("make", [mlp, conv, normalised])
-def test_copies_collapsed_are_the_same_as_copies_kept(make: Make, images: int) -> None:
-    config = replace(SETTINGS, images=images)
-    (one, kept), (other, collapsed) = (
-        watched(make(), replace(config, copies="keep")),
-        watched(make(), replace(config, copies="collapse")),
-    )
-    for number in range(5):
-        found, expected = other.observe(*batch(number)), one.observe(*batch(number))
-        assert_same(found, expected, 1e-9, f"numbers of batch {number}")
-        assert_same(other.network.state_dict(), one.network.state_dict(), 1e-9, f"student at batch {number}")
-        assert_same(teacher_of(other), teacher_of(one), 1e-9, f"teacher at batch {number}")
-    assert len(kept) == len(collapsed) == 3
-    for one_batch, the_same in zip(kept, collapsed, strict=True):
-        torch.testing.assert_close(spread_out(the_same), spread_out(one_batch), rtol=0, atol=1e-9)
-        assert len(one_batch.recalled.images) == one_batch.recalled.total == the_same.recalled.total == images
-    assert (len(collapsed[0].recalled.images) < images) == (images > 6)
+def test_teacher_and_student_side_by_side_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autorecall.learners.shared.algorithm1.cores", lambda: 2)
+    states = []
+    for threads in (1, 2):
+        learner, _ = watched(conv(), VARIANTS["many copies"])
+        learner.threads = threads
+        for number in range(4):
+            learner.observe(*batch(number))
+        assert learner.side_by_side.threads == threads
+        states.append(learner.state_dict())
+    assert_same(states[1], states[0])
 
 
 def test_collapsed_items_are_pairs_of_an_image_and_a_class() -> None:
-    learner, given = watched(mlp(), replace(SETTINGS, images=200, steps=1))
+    learner, seen = watched(mlp(), replace(SETTINGS, recalled_images=200, ascent_steps=1))
     for number in range(4):
         learner.observe(*batch(number))
-    recalled = given[-1].recalled
-    assert isinstance(recalled, Aimed)
+    recalled, _ = seen[-1]
     assert recalled.origins is not None
     pairs = list(zip(recalled.origins.tolist(), recalled.classes.tolist(), strict=True))
     assert len(set(pairs)) == len(pairs) == 12, "six images, and each of them for two classes"
@@ -287,30 +294,29 @@ def test_statistics_of_one_value_are_a_number() -> None:
 def test_network_without_batch_norm_has_no_statistics() -> None:
     found: list[Tensor] = []
     for weight in (0.0, 100.0):
-        learner, given = watched(mlp(), replace(SETTINGS, batch_statistics=weight))
+        learner, seen = watched(mlp(), replace(SETTINGS, batch_statistics=weight))
         numbers = [learner.observe(*batch(number)) for number in range(3)][-1]
         assert numbers["batch_statistics"] == 0
-        found.append(given[0].recalled.images)
+        found.append(seen[0][0].images)
     assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("images", [2, 17])
 def test_target_classes_were_seen_before_and_are_not_present(images: int) -> None:
-    learner, given = watched(mlp(), replace(SETTINGS, images=images, steps=1))
-    seen: set[int] = set()
+    learner, seen = watched(mlp(), replace(SETTINGS, recalled_images=images, ascent_steps=1))
+    earlier: set[int] = set()
     for number in range(9):
         x, y = batch(number)
         learner.observe(x, y)
         if number >= 2:
-            recalled = given[-1].recalled
-            assert isinstance(recalled, Aimed)
-            assert set(recalled.classes.tolist()) <= seen - set(y.tolist())
+            recalled, _ = seen[-1]
+            assert set(recalled.classes.tolist()) <= earlier - set(y.tolist())
             assert recalled.images.shape[1:] == IMAGE
-        seen |= set(y.tolist())
+        earlier |= set(y.tolist())
 
 
 def test_target_classes_are_drawn_uniformly() -> None:
-    learner, _ = watched(mlp(), replace(SETTINGS, images=20, steps=1))
+    learner, _ = watched(mlp(), replace(SETTINGS, recalled_images=20, ascent_steps=1))
     for number in range(5):
         learner.observe(*batch(number))
     x, y = batch(5)
@@ -325,46 +331,59 @@ def test_target_classes_are_drawn_uniformly() -> None:
 
 def test_nothing_is_recalled_where_every_earlier_class_is_present() -> None:
     inverting, plain = conv(), conv()
-    learner, given = watched(inverting, SETTINGS)
+    learner, seen = watched(inverting, SETTINGS)
     naive = Naive(plain, NaiveConfig(SETTINGS.learning_rate))
     for number in range(5):
         x, y = batch(number)[0], torch.tensor([0, 1, 0, 1, 1, 0])
         numbers = learner.observe(x, y)
         naive.observe(x, y)
         assert math.isnan(numbers["objective"])
-    assert given == []
+    assert seen == []
     assert_same(inverting.state_dict(), plain.state_dict())
     learner.observe(*batch(2))
-    assert len(given) == 1
+    assert len(seen) == 1
 
 
 def test_images_come_closer_to_their_classes() -> None:
     """What it is for: the teacher takes recalled images for the classes that they were aimed at."""
     network, (x, y) = mlp(), batch(2)
-    config = replace(SETTINGS, images=12, steps=20, recall_rate=100.0, divergence=0.0, total_variation=0.0)
-    learner, given = watched(network, config)
+    config = replace(NOTHING, recalled_images=12, ascent_steps=20, recall_rate=100.0, class_loss=1.1)
+    learner, seen = watched(network, config)
     learner.observe(*batch(0))
     learner.observe(*batch(1))
     start = copy.deepcopy(network)(x).softmax(1).detach()
     learner.observe(x, y)
-    recalled = given[0].recalled
-    assert isinstance(recalled, Aimed)
+    recalled, targets = seen[0]
     assert recalled.origins is not None
-    before, after = start[recalled.origins, recalled.classes], given[0].targets.gather(1, recalled.classes[:, None])
+    before, after = start[recalled.origins, recalled.classes], targets.gather(1, recalled.classes[:, None])
     assert (after[:, 0] > before + 0.02).all()
 
 
-def test_numbers_have_the_same_names_at_every_step() -> None:
-    learner, _ = watched(conv(), SETTINGS)
-    numbers = [learner.observe(*batch(number)) for number in range(4)]
-    assert all(list(step) == list(numbers[0]) for step in numbers)
-    assert [math.isnan(step["class_loss"]) for step in numbers] == [True, True, False, False]
-    last = numbers[-1]
-    objective = (
-        -SETTINGS.class_loss * last["class_loss"]
-        + SETTINGS.divergence * last["divergence"]
-        - SETTINGS.l2_norm * last["l2_norm"]
-        - SETTINGS.total_variation * last["total_variation"]
-        - SETTINGS.batch_statistics * last["batch_statistics"]
-    )
-    assert last["objective"] == pytest.approx(objective)
+@pytest.mark.parametrize(
+    ("config", "rate", "name"),
+    [
+        (SETTINGS, 1e308, "divergence"),
+        (replace(SETTINGS, recall_rate=1e308), 0.05, "l2_norm"),
+        (replace(NOTHING, total_variation=1e308), 0.05, "total_variation"),
+        (replace(NOTHING, batch_statistics=1e308), 0.05, "batch_statistics"),
+    ],
+)
+def test_inversion_that_diverges_is_noticed_and_named(config: ADIConfig, rate: float, name: str) -> None:
+    """By a student that took too large a step, or by images that did."""
+    network = conv()
+    learner, _ = watched(network, config)
+    learner.observe(*batch(0))
+    learner.observe(*batch(1))
+    learner.optimizer.param_groups[0]["lr"] = rate
+    with pytest.raises(DivergedError, match=f"^the term {name} of the recall objective became (nan|-?inf)"):
+        learner.observe(*batch(2))
+    assert all(module.training for module in network.modules())
+    assert learner.teacher.network is not None
+    assert not any(layer._forward_pre_hooks for layer in norms(learner.teacher.network))
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
+@pytest.mark.parametrize("name", TERMS)
+def test_weights_that_are_no_numbers_or_negative_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"learner\.{name} is {value}"):
+        replace(SETTINGS, **{name: value})  # type: ignore[arg-type]

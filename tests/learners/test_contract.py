@@ -12,12 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autorecall import LagConfig, Learner, Naive
 from autorecall.errors import InputError
-from autorecall.learners import (
-    LagConfig,
-    Learner,
-    Naive,
-)
 
 from .worlds import (
     CLASSES,
@@ -132,9 +128,9 @@ def test_hooks_are_left_as_found(method: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "descents"),
-    [("naive", 4), ("lwf", 6), ("adi", 6), ("arm", 6), ("er", 4), ("er-mir", 4), ("gem", 4), ("icarl", 8), ("gen", 8)],
+    [("naive", 4), ("lwf", 6), ("adi", 6), ("arm", 6), ("er", 8), ("er-mir", 8), ("gem", 4), ("icarl", 8), ("gen", 8)],
 )
-def test_users_optimizer_is_stepped_once_a_descent_and_otherwise_left_alone(method: str, descents: int) -> None:
+def test_users_optimizer_is_stepped_once_per_descent_and_otherwise_left_alone(method: str, descents: int) -> None:
     """Four batches, recall from the third on: one descent each, two where there is a second step."""
     network = conv()
     parameters = list(network.parameters())

@@ -11,17 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecall import Naive, NaiveConfig
-from autorecall.learners import ER, BoundaryConfig, ERConfig
+from autorecall import ER, BoundaryConfig, ERConfig, Naive, NaiveConfig
 
 from .algorithm1 import log_softmax, sum_of
 from .worlds import assert_same, batch, conv, mlp
 
-SETTINGS = ERConfig(images=9, learning_rate=0.07, replayed=4, tasks=BoundaryConfig("every", every=2))
+SETTINGS = ERConfig(kept_images=9, learning_rate=0.07, replayed=4, tasks=BoundaryConfig("every", every=2))
 VARIANTS = {
     "plain": SETTINGS,
-    "more replayed than kept": replace(SETTINGS, images=3, replayed=10),
-    "three steps": replace(SETTINGS, steps=3),
+    "more replayed than kept": replace(SETTINGS, kept_images=3, replayed=10),
+    "three steps": replace(SETTINGS, steps_per_batch=3),
     "symmetric": replace(SETTINGS, input_range="symmetric"),
     "a task in one batch": replace(SETTINGS, tasks=BoundaryConfig("every", every=1)),
 }
@@ -42,7 +41,7 @@ class LiteralER:
         assert self.config.tasks.every is not None
         task = self.batches // self.config.tasks.every
         self.batches += 1
-        for _ in range(self.config.steps):
+        for _ in range(self.config.steps_per_batch):
             gradients = self.gradients(x, y)
             earlier = [slot for slot in self.slots if slot[2] < task]
             drawn = torch.randperm(len(earlier), generator=self.generator)[: self.config.replayed].tolist()
@@ -56,7 +55,7 @@ class LiteralER:
                     p.sub_(self.config.learning_rate * gradient)
         for image, label in zip(x, y.tolist(), strict=True):
             self.seen += 1
-            if len(self.slots) < self.config.images:
+            if len(self.slots) < self.config.kept_images:
                 self.slots.append((image, label, task))
                 continue
             place = int(torch.randint(self.seen, (), generator=self.generator))
@@ -80,7 +79,7 @@ def test_observe_is_one_step_along_the_sum_of_two_gradients(make: Make, variant:
         learner.observe(*batch(number))
         literal.observe(*batch(number))
         assert_same(network.state_dict(), literal.network.state_dict(), 1e-12, f"batch {number}")
-    assert literal.seen > config.images
+    assert literal.seen > config.kept_images
 
 
 @every_network
@@ -100,7 +99,7 @@ def test_first_task_is_never_replayed(make: Make) -> None:
 
 
 def test_batch_is_fed_to_the_reservoir_once_whatever_the_steps() -> None:
-    learner = ER(mlp(), replace(SETTINGS, images=100, steps=3))
+    learner = ER(mlp(), replace(SETTINGS, kept_images=100, steps_per_batch=3))
     for number in range(5):
         learner.observe(*batch(number))
         assert learner.reservoir.seen == len(learner.reservoir) == learner.memory().images == 6 * (number + 1)
@@ -117,7 +116,7 @@ def test_each_step_draws_anew() -> None:
             drawn.append(sorted(slots.tolist()))
             return slots
 
-    learner = Watched(mlp(), replace(SETTINGS, steps=4))
+    learner = Watched(mlp(), replace(SETTINGS, steps_per_batch=4))
     for number in range(3):
         learner.observe(*batch(number))
     assert drawn[:8] == [[]] * 8
@@ -144,7 +143,7 @@ def test_symmetric_range_is_a_scaling_layer_in_front_in_observe_and_predict(make
 def test_users_optimizer_takes_one_step_along_the_sum() -> None:
     network = mlp()
     optimizer = torch.optim.Adam(network.parameters())
-    learner = ER(network, replace(SETTINGS, steps=2), optimizer)
+    learner = ER(network, replace(SETTINGS, steps_per_batch=2), optimizer)
     for number in range(3):
         learner.observe(*batch(number))
     assert {int(state["step"]) for state in optimizer.state.values()} == {6}

@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecall.learners import ERMIR, BoundaryConfig, ERMIRConfig
+from autorecall import ERMIR, BoundaryConfig, ERMIRConfig
 
 from .algorithm1 import log_softmax
 from .worlds import CLASSES, assert_same, batch, conv, mlp
 
-SETTINGS = ERMIRConfig(images=14, candidates=8, replayed=3, learning_rate=0.2, tasks=BoundaryConfig("every", every=2))
+SETTINGS = ERMIRConfig(
+    kept_images=14, candidates=8, replayed=3, learning_rate=0.2, tasks=BoundaryConfig("every", every=2)
+)
 VARIANTS = {
     "plain": SETTINGS,
     "all candidates": replace(SETTINGS, candidates=50),
@@ -132,7 +134,7 @@ def test_rise_is_measured_from_the_lowest_loss_remembered(make: Make) -> None:
             new = slot >= len(kept) or not torch.equal(image(learner, slot), image_of(kept.images, slot))
             if new:
                 overwritten += remembered.pop(slot, None) is not None
-        expected = torch.zeros(config.images, CLASSES, dtype=torch.float64)
+        expected = torch.zeros(config.kept_images, CLASSES, dtype=torch.float64)
         for slot, logits in remembered.items():
             expected[slot] = logits
         torch.testing.assert_close(learner.remembered, expected, rtol=0, atol=1e-12)

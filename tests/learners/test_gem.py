@@ -15,12 +15,12 @@ from hypothesis import given
 from scipy.optimize import lsq_linear, minimize
 from torch import Tensor, nn
 
-from autorecall.learners import GEM, BoundaryConfig, GEMConfig
+from autorecall import GEM, BoundaryConfig, GEMConfig
 from autorecall.learners.gem import project
 
 from .worlds import assert_same, batch, conv, mlp
 
-SETTINGS = GEMConfig(images=11, learning_rate=0.4, margin=0.0, tasks=BoundaryConfig("every", every=2))
+SETTINGS = GEMConfig(kept_images=11, learning_rate=0.4, margin=0.0, tasks=BoundaryConfig("every", every=2))
 Make = Callable[[], nn.Module]
 every_network = pytest.mark.parametrize("make", [mlp, conv])
 
@@ -145,7 +145,7 @@ class LiteralGEM:
         if begins:
             self.tasks.append([])
         self.tasks[-1] += zip(x, y.tolist(), strict=True)
-        share = self.config.images // len(self.tasks)
+        share = self.config.kept_images // len(self.tasks)
         self.tasks = [task[len(task) - min(share, len(task)) :] for task in self.tasks]
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class LiteralGEM:
 @pytest.mark.parametrize(("images", "every"), [(11, 2), (30, 1), (2, 1)])
 @every_network
 def test_observe_steps_along_the_projected_gradient(make: Make, images: int, every: int) -> None:
-    network, config = make(), replace(SETTINGS, images=images, tasks=BoundaryConfig("every", every=every))
+    network, config = make(), replace(SETTINGS, kept_images=images, tasks=BoundaryConfig("every", every=every))
     literal, learner = LiteralGEM(copy.deepcopy(network), config), GEM(network, config)
     for number in range(6):
         before = literal.projections
@@ -186,7 +186,7 @@ def test_no_earlier_task_minds_the_step() -> None:
 
 
 def test_images_are_the_latest_of_each_task_in_equal_shares() -> None:
-    learner = GEM(mlp(), replace(SETTINGS, images=7))
+    learner = GEM(mlp(), replace(SETTINGS, kept_images=7))
     shown: list[Tensor] = []
     for number in range(12):
         x, y = batch(number)
@@ -202,7 +202,7 @@ def test_images_are_the_latest_of_each_task_in_equal_shares() -> None:
 
 
 def test_more_tasks_than_images_keep_none_and_learn_on() -> None:
-    learner = GEM(mlp(), replace(SETTINGS, images=2, tasks=BoundaryConfig("every", every=1)))
+    learner = GEM(mlp(), replace(SETTINGS, kept_images=2, tasks=BoundaryConfig("every", every=1)))
     for number in range(6):
         numbers = learner.observe(*batch(number))
         assert learner.memory().images <= 2

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autorecall import GEN, BoundaryConfig, GENConfig
 from autorecall.errors import ConfigError, InputError
-from autorecall.learners import GEN, BoundaryConfig, GENConfig
 from autorecall.networks import VAE, ConvVAEConfig, FourierConfig, MLPVAEConfig
 
 from .algorithm1 import log_softmax, sum_of
@@ -20,11 +20,11 @@ from .worlds import CLASSES, IMAGE, assert_same, batch, conv, mlp
 
 SETTINGS = GENConfig(
     learning_rate=0.05,
-    steps=3,
+    steps_per_batch=3,
     groups=2,
     replay_weight=1.7,
     warm_up=20,
-    divergence_weight=0.5,
+    kl_weight=0.5,
     vae=MLPVAEConfig(latents=3, depth=1, hidden=6),
     tasks=BoundaryConfig("every", every=2),
 )
@@ -57,10 +57,10 @@ class LiteralGEN:
             self.earlier = copy.deepcopy(self.vae).eval(), copy.deepcopy(self.network).eval()
         self.batches += 1
         self.images_of_task += len(x)
-        weight = min(self.images_of_task / config.warm_up, config.divergence_weight)
+        weight = min(self.images_of_task / config.warm_up, config.kl_weight)
 
         dreams = self.dream(x)
-        for _ in range(config.steps):
+        for _ in range(config.steps_per_batch):
             loss = self.minus_bound(x, weight)
             if dreams is not None:
                 loss = loss + config.replay_weight * self.minus_bound(dreams, weight)
@@ -69,7 +69,7 @@ class LiteralGEN:
             self.adam.step()
 
         dreams = self.dream(x)
-        for _ in range(config.steps):
+        for _ in range(config.steps_per_batch):
             logs = log_softmax(self.network(x))
             loss = sum_of([-logs[i, y[i]] for i in range(len(y))]) / len(y)
             if dreams is not None:
@@ -132,11 +132,11 @@ def test_weight_of_the_divergence_rises_with_the_images_of_a_task(most: float, e
     weights: list[float] = []
 
     class Watched(GEN):
-        def vae_loss(self, images: Tensor, divergence_weight: float) -> Tensor:
-            weights.append(divergence_weight)
-            return super().vae_loss(images, divergence_weight)
+        def vae_loss(self, images: Tensor, kl_weight: float) -> Tensor:
+            weights.append(kl_weight)
+            return super().vae_loss(images, kl_weight)
 
-    config = replace(SETTINGS, steps=1, divergence_weight=most, tasks=BoundaryConfig("every", every=4))
+    config = replace(SETTINGS, steps_per_batch=1, kl_weight=most, tasks=BoundaryConfig("every", every=4))
     learner = Watched(mlp(), config)
     for number in range(8):
         learner.observe(*batch(number))
@@ -189,7 +189,7 @@ def test_memory_is_the_generator_its_copy_and_the_copy_of_the_classifier() -> No
 @pytest.mark.parametrize("steps", [1, 4])
 def test_images_are_dreamt_once_a_batch_for_each_network_and_used_in_all_steps(steps: int) -> None:
     network = mlp()
-    learner = GEN(network, replace(SETTINGS, steps=steps))
+    learner = GEN(network, replace(SETTINGS, steps_per_batch=steps))
     for number in range(3):
         learner.observe(*batch(number))
     assert learner.earlier_vae is not None
@@ -210,7 +210,9 @@ def test_images_are_dreamt_once_a_batch_for_each_network_and_used_in_all_steps(s
 
 
 SIZE = 8
-NATURAL = replace(SETTINGS, steps=1, groups=1, vae=ConvVAEConfig(latents=2), input_range="symmetric", image_size=SIZE)
+NATURAL = replace(
+    SETTINGS, steps_per_batch=1, groups=1, vae=ConvVAEConfig(latents=2), input_range="symmetric", image_size=SIZE
+)
 
 
 def test_images_are_resized_and_scaled_alike_in_observe_and_predict() -> None:
@@ -258,7 +260,7 @@ def test_white_images_can_be_resized_for_the_generator_of_grey_values() -> None:
     """Weights of an interpolation need not add up to exactly 1, and a grey value above 1 would be refused."""
     for size in range(3, 30):
         network = FourierConfig(features=2).build((1, size, size), CLASSES)
-        learner = GEN(network, replace(SETTINGS, steps=1, image_size=size))
+        learner = GEN(network, replace(SETTINGS, steps_per_batch=1, image_size=size))
         learner.observe(torch.ones(4, 1, 32, 32), torch.tensor([0, 1, 0, 1]))
 
 
@@ -294,7 +296,7 @@ def test_a_generator_in_the_precision_of_its_inputs_goes_on_in_it() -> None:
             logits: Tensor = self.inner(x.flatten(1).float())
             return logits
 
-    settings = GENConfig(steps=1, groups=1, vae=MLPVAEConfig(3, 1, 8), tasks=BoundaryConfig("every", 2))
+    settings = GENConfig(steps_per_batch=1, groups=1, vae=MLPVAEConfig(3, 1, 8), tasks=BoundaryConfig("every", 2))
     first, second = GEN(Single(), settings), GEN(Single(), settings, seed=1)
     for number in range(3):
         first.observe(*batch(number))

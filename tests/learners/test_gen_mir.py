@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecall.learners import GEN, GENMIR, BoundaryConfig, GENConfig, GENMIRConfig
+from autorecall import GEN, GENMIR, BoundaryConfig, GENConfig, GENMIRConfig
 from autorecall.networks import VAE, MLPVAEConfig
 
 from .worlds import assert_same, batch, conv, mlp
 
 SETTINGS = GENMIRConfig(
     learning_rate=0.05,
-    steps=1,
+    steps_per_batch=1,
     groups=3,
     vae=MLPVAEConfig(latents=3, depth=1, hidden=6),
     tasks=BoundaryConfig("every", every=2),

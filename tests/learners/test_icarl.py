@@ -10,13 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autorecall import BoundaryConfig, ICaRL, ICaRLConfig
 from autorecall.errors import InputError
-from autorecall.learners import BoundaryConfig, ICaRL, ICaRLConfig
 from autorecall.learners.icarl import herd
 
 from .worlds import CLASSES, assert_same, batch, conv, mlp
 
-SETTINGS = ICaRLConfig(images=20, learning_rate=0.1, steps=2, replayed=4, tasks=BoundaryConfig("every", every=2))
+SETTINGS = ICaRLConfig(
+    kept_images=20, learning_rate=0.1, steps_per_batch=2, replayed=4, tasks=BoundaryConfig("every", every=2)
+)
 Make = Callable[[], nn.Module]
 every_network = pytest.mark.parametrize("make", [mlp, conv])
 
@@ -99,7 +101,7 @@ def test_prediction_before_the_first_batch_is_logits() -> None:
 
 @pytest.mark.parametrize("images", [1, 2, 4, 5, 7, 20])
 def test_images_never_exceed_the_budget(images: int) -> None:
-    learner = ICaRL(mlp(), replace(SETTINGS, images=images, steps=1))
+    learner = ICaRL(mlp(), replace(SETTINGS, kept_images=images, steps_per_batch=1))
     seen: set[int] = set()
     for number in range(8):
         x, y = batch(number)
@@ -116,7 +118,7 @@ def test_images_never_exceed_the_budget(images: int) -> None:
 @pytest.mark.parametrize("images", [1, 2, 4])
 def test_prediction_with_more_classes_than_images_is_a_number(images: int) -> None:
     """A share of 0 images leaves classes without a mean, at first or in the course of time."""
-    learner = ICaRL(mlp(), replace(SETTINGS, images=images, steps=1))
+    learner = ICaRL(mlp(), replace(SETTINGS, kept_images=images, steps_per_batch=1))
     for number in range(8):
         learner.observe(*batch(number))
         scores = learner.predict(batch(9)[0])
@@ -125,7 +127,7 @@ def test_prediction_with_more_classes_than_images_is_a_number(images: int) -> No
 
 
 def test_candidates_are_images_of_their_class_from_the_stream() -> None:
-    learner = ICaRL(mlp(), replace(SETTINGS, images=8))
+    learner = ICaRL(mlp(), replace(SETTINGS, kept_images=8))
     shown: dict[int, list[Tensor]] = {}
     for number in range(8):
         x, y = batch(number)
@@ -163,7 +165,7 @@ def test_answers_are_those_at_the_end_of_the_task(make: Make) -> None:
 @every_network
 def test_step_asks_a_sigmoid_a_class_and_earlier_answers_of_exemplars(make: Make) -> None:
     """Real images are not asked about earlier classes. Nothing is crowded out, and the draw is all there is."""
-    network, config = make(), replace(SETTINGS, images=100, steps=1, replayed=100)
+    network, config = make(), replace(SETTINGS, kept_images=100, steps_per_batch=1, replayed=100)
     learner = ICaRL(network, config)
     for number in range(4):
         x, y = batch(number)
@@ -199,7 +201,7 @@ def test_state_goes_on_bit_for_bit_in_the_middle_of_a_task() -> None:
 
 def test_a_class_that_comes_back_still_learns_its_own_label() -> None:
     network = mlp()
-    student = ICaRL(network, ICaRLConfig(9, steps=1, replayed=1, tasks=BoundaryConfig("every", 2)))
+    student = ICaRL(network, ICaRLConfig(9, steps_per_batch=1, replayed=1, tasks=BoundaryConfig("every", 2)))
     for number in range(4):
         student.observe(*batch(number))
     x, _ = batch(9)
@@ -211,7 +213,7 @@ def test_a_class_that_comes_back_still_learns_its_own_label() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_will_do(dtype: torch.dtype) -> None:
-    student = ICaRL(mlp().to(dtype), ICaRLConfig(9, steps=1, tasks=BoundaryConfig("every", 2)))
+    student = ICaRL(mlp().to(dtype), ICaRLConfig(9, steps_per_batch=1, tasks=BoundaryConfig("every", 2)))
     for number in range(4):
         x, y = batch(number)
         student.observe(x.to(dtype), y)

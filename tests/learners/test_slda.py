@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from torch import Tensor, nn
 
+from autorecall import SLDA, SLDAConfig
 from autorecall.errors import ConfigError, InputError
-from autorecall.learners import SLDA, SLDAConfig
 from autorecall.networks import FourierConfig, GatedMLPConfig
 
 from .worlds import CLASSES, assert_same, batch, conv, mlp

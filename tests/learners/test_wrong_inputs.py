@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecall.errors import InputError
-from autorecall.learners import (
+from autorecall import (
     ARM,
     ER,
     ERMIR,
@@ -26,6 +25,7 @@ from autorecall.learners import (
     LagConfig,
     Learner,
 )
+from autorecall.errors import InputError
 
 from .worlds import (
     CLASSES,
@@ -151,7 +151,7 @@ def test_single_input_is_refused_where_batch_norm_cannot_take_it(method: str, ob
 
 def test_single_recalled_image_is_refused_where_batch_norm_cannot_take_it() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(60, 8), nn.BatchNorm1d(8), nn.Linear(8, 6)).double()
-    student = ARM(network, ARMConfig(images=1, lag=LagConfig("every", 1, start=0)))
+    student = ARM(network, ARMConfig(recalled_images=1, lag=LagConfig("every", 1, start=0)))
     with pytest.raises(InputError, match="two or more"):
         student.observe(*batch(0))
 
@@ -223,7 +223,8 @@ def test_network_that_changes_its_number_of_outputs_is_refused() -> None:
             return outputs
 
     student = ARM(
-        Widening().double(), ARMConfig(images=2, steps=2, total_variation=0.0, lag=LagConfig("every", 1, start=0))
+        Widening().double(),
+        ARMConfig(recalled_images=2, ascent_steps=2, total_variation=0.0, lag=LagConfig("every", 1, start=0)),
     )
     with pytest.raises(InputError, match="number of outputs must not change"):
         student.observe(*batch(0))

@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecall.learners import (
-    ADI,
-    ARM,
-    ER,
-    ERMIR,
-    GEM,
-    GEN,
-    GENMIR,
-    SLDA,
-    ADIConfig,
-    ARMConfig,
-    BoundaryConfig,
-    Distill,
-    DistillConfig,
-    ERConfig,
-    ERMIRConfig,
-    GEMConfig,
-    GENConfig,
-    GENMIRConfig,
-    ICaRL,
-    ICaRLConfig,
-    LagConfig,
-    Learner,
-    Naive,
-    NaiveConfig,
-    SLDAConfig,
-)
-from autorecall.networks import MLPVAEConfig
+from autorecall import BoundaryConfig, LagConfig, Learner, MLPVAEConfig
+from autorecall.learners.base import methods
 
 CLASSES = 6
 IMAGE = (2, 6, 5)
-TAUGHT = ("lwf", "adi", "arm")
-KEEPING = ("er", "er-mir", "gem", "icarl")  # those that keep images
-METHODS = ("naive", *TAUGHT, *KEEPING, "gen", "gen-mir")  # those that descend on a loss
-ALL = (*METHODS, "slda")
+
+
+def _methods_with(setting: str | None = None) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, config in methods().items()
+        if setting is None or setting in {field.name for field in dataclasses.fields(config)}
+    )
+
+
+# Whatever learners there are: a new one takes part in all of these tests by itself.
+ALL = _methods_with()
+TAUGHT = _methods_with("lag")
+KEEPING = _methods_with("kept_images")
+METHODS = _methods_with("learning_rate")  # those that descend on a loss
+
 OFTEN = LagConfig("every", every=2, start=2)
 Make = Callable[[], nn.Module]
 
@@ -99,37 +85,31 @@ def learner(
     learning_rate: float = 0.05,
 ) -> Learner:
     """A learner of this method with small, quick settings; total variation is off, so that any input shape is right."""
-    tasks = BoundaryConfig(lag.policy, lag.every, lag.spacing)
-    vae = MLPVAEConfig(latents=3, depth=1, hidden=8)
-    ascent = {"images": 9, "steps": 2, "recall_rate": 1.0, "total_variation": 0.0, "real_weight": 0.5, "lag": lag}
-    make: dict[str, Callable[[], Learner]] = {
-        "naive": lambda: Naive(network, NaiveConfig(learning_rate), optimizer, seed),
-        "lwf": lambda: Distill(network, DistillConfig(learning_rate, lag=lag), optimizer, seed),
-        "adi": lambda: ADI(
-            network, decoded(ADIConfig, ascent, learning_rate=learning_rate, batch_statistics=0.1), optimizer, seed
-        ),
-        "arm": lambda: ARM(network, decoded(ARMConfig, ascent, learning_rate=learning_rate), optimizer, seed),
-        "er": lambda: ER(network, ERConfig(7, learning_rate, 4, tasks=tasks), optimizer, seed),
-        "er-mir": lambda: ERMIR(
-            network, ERMIRConfig(7, learning_rate, 2, candidates=5, remember_outputs=True, tasks=tasks), optimizer, seed
-        ),
-        "gem": lambda: GEM(network, GEMConfig(7, learning_rate, tasks=tasks), optimizer, seed),
-        "icarl": lambda: ICaRL(network, ICaRLConfig(9, learning_rate, 2, 4, tasks=tasks), optimizer, seed),
-        "gen": lambda: GEN(network, GENConfig(learning_rate, 2, 1, warm_up=20, vae=vae, tasks=tasks), optimizer, seed),
-        "gen-mir": lambda: GENMIR(
-            network, GENMIRConfig(learning_rate, 2, 2, vae=vae, ascent_steps=2, tasks=tasks), optimizer, seed
-        ),
-        "slda": lambda: SLDA(network, SLDAConfig(), seed),
+    small: dict[str, object] = {
+        "ascent_steps": 2,
+        "batch_statistics": 0.1,
+        "candidates": 5,
+        "groups": 2,
+        "kept_images": 8,
+        "lag": lag,
+        "learning_rate": learning_rate,
+        "real_weight": 0.5,
+        "recall_rate": 1.0,
+        "recalled_images": 9,
+        "remember_outputs": True,
+        "replayed": 2,
+        "steps_per_batch": 2,
+        "tasks": BoundaryConfig(lag.policy, lag.every, lag.spacing),
+        "total_variation": 0.0,
+        "vae": MLPVAEConfig(latents=3, depth=1, hidden=8),
+        "warm_up": 20,
     }
-    return make[method]()
-
-
-Config = TypeVar("Config")
-
-
-def decoded(kind: type[Config], settings: Mapping[str, object], **more: object) -> Config:
-    """A config from settings that several kinds have."""
-    return kind(**settings, **more)
+    kind = methods()[method]
+    config = kind(**{field.name: small[field.name] for field in dataclasses.fields(kind) if field.name in small})
+    built = config.build(network, seed)
+    make: Callable[..., Learner] = type(built)
+    takes_one = optimizer is not None and method in METHODS  # one that descends on no loss has no use for it
+    return make(network, config, optimizer, seed) if takes_one else built
 
 
 def part(state: object, name: str) -> Mapping[str, object]:

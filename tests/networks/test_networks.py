@@ -5,9 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from autorecall.errors import ConfigError
 from autorecall.networks import MLP, MLPConfig, ResNet18, ResNet18Config
+from autorecall.networks.resnet import BasicBlock
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,17 @@ def test_resnet_has_no_max_pool_and_keeps_the_size_in_the_stem() -> None:
     network = ResNet18((3, 32, 32), 10, channels=2, stem_momentum=None)
     assert network.stem(torch.rand(1, 3, 32, 32)).shape == (1, 2, 32, 32)
     assert not any(isinstance(module, nn.MaxPool2d) for module in network.modules())
+
+
+@pytest.mark.parametrize("channels", [3, 9])
+def test_a_shortcut_strides_alike_whether_by_slicing_or_by_convolution(channels: int) -> None:
+    block = BasicBlock(channels, 5, stride=2).double()
+    x = torch.rand(3, channels, 7, 6, dtype=torch.float64)
+    convolution = block.shortcut[0]
+    assert isinstance(convolution, nn.Conv2d)
+    strided = F.conv2d(x, convolution.weight, stride=2)
+    main = block.norm2(block.conv2(F.relu(block.norm1(block.conv1(x)))))
+    torch.testing.assert_close(block(x), F.relu(main + block.shortcut[1](strided)))
 
 
 def test_resnet_gradient_reaches_every_parameter_and_the_image() -> None:

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autorecall import GEN, GENConfig
 from autorecall.data import load
 from autorecall.errors import ConfigError, InputError
-from autorecall.learners import GEN, GENConfig
 from autorecall.networks import ConvVAEConfig, FourierConfig, GatedMLPConfig, MLPVAEConfig
 from autorecall.networks.gated import Gated
-from autorecall.networks.vae import _TwoAsOne, sampled_divergence
+from autorecall.networks.vae import _TwoAsOne, sampled_kl
 
 GREY, COLOUR, LARGE = (1, 28, 28), (3, 32, 32), (3, 64, 64)
 
@@ -56,7 +56,7 @@ def test_gated_perceptron_by_hand() -> None:
     assert (expected < 0).any(), "no ReLU on logits"
 
 
-def test_sampled_divergence_has_the_closed_form_as_its_mean() -> None:
+def test_sampled_kl_has_the_closed_form_as_its_mean() -> None:
     generator = torch.Generator().manual_seed(0)
     mean = torch.tensor([[0.5, -1.5, 0.0], [0.0, 0.0, 0.0], [2.0, 0.1, -0.3]], dtype=torch.float64)
     variance = torch.tensor([[0.2, 3.0, 1.0], [1.0, 1.0, 1.0], [0.01, 7.0, 0.5]], dtype=torch.float64)
@@ -64,18 +64,18 @@ def test_sampled_divergence_has_the_closed_form_as_its_mean() -> None:
     closed = 0.5 * (mean**2 + variance - variance.log() - 1).sum(1)
     for row in range(3):
         z = mean[row] + variance[row].sqrt() * noise[:, row]
-        found = sampled_divergence(z, mean[row], variance[row])
+        found = sampled_kl(z, mean[row], variance[row])
         error = float(found.std()) / 40_000**0.5
         assert abs(float(found.mean()) - float(closed[row])) <= 4 * error + 1e-12, row
     assert closed[1] == 0
 
 
-def test_sampled_divergence_is_a_difference_of_log_densities() -> None:
+def test_sampled_kl_is_a_difference_of_log_densities() -> None:
     mean, z = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
     variance = torch.rand(4, 3, dtype=torch.float64) + 0.1
     q, p = torch.distributions.Normal(mean, variance.sqrt()), torch.distributions.Normal(0.0, 1.0)
     expected = (q.log_prob(z) - p.log_prob(z)).sum(1)  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(sampled_divergence(z, mean, variance), expected)
+    torch.testing.assert_close(sampled_kl(z, mean, variance), expected)
 
 
 def test_divergence_is_of_latents_that_have_the_encoders_mean_and_variance() -> None:
@@ -83,11 +83,11 @@ def test_divergence_is_of_latents_that_have_the_encoders_mean_and_variance() -> 
     x, noise = torch.rand(5, 2, 2, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
     mean, variance = vae.encode(x)
     assert (variance > 0).all()
-    z, divergence = vae.divergence(x, noise)
+    z, kl = vae.kl(x, noise)
     torch.testing.assert_close(z, mean + variance**0.5 * noise)
-    torch.testing.assert_close(divergence, sampled_divergence(z, mean, variance).sum() / 5)
+    torch.testing.assert_close(kl, sampled_kl(z, mean, variance).sum() / 5)
     for weight in (0.0, 0.3, 1.0):
-        torch.testing.assert_close(vae.loss(x, noise, weight), vae.reconstruction(x, z) + weight * divergence)
+        torch.testing.assert_close(vae.loss(x, noise, weight), vae.reconstruction(x, z) + weight * kl)
 
 
 def test_reconstruction_of_grey_values_is_summed_over_pixels_and_a_mean_over_images() -> None:

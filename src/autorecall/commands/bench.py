@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ..bench import Iterations, Report, Timing, measure
 from ..errors import ConfigError
-from ..files import make_folder, write_json
+from ..storage.files import make_folder, write_json
+from .measure import Iterations, Report, Timing, measure
 
 
 def main(arguments: list[str]) -> None:
@@ -44,14 +44,14 @@ def _bench(json: Path | None = None) -> None:
         report = measure(lambda what, share: bar.update(task, description=what, completed=share))
     _print(console, report)
     if json is not None:
-        from ..pictures import draw_growth
+        from .pictures import draw_growth
 
         write_json(json, report.as_json())
         draw_growth(json.with_suffix(".png"), report.growth_seconds)
 
 
 def _print(console: Console, report: Report) -> None:
-    table = Table("an iteration in ms", "naive", "literal ARM", "ARM", "ARM over naive", "literal over ARM", "images")
+    table = Table("ms per iteration", "naive", "literal ARM", "ARM", "ARM over naive", "literal over ARM", "images")
     for name, measured in (("MNIST", report.mnist), ("CIFAR10", report.cifar10)):
         table.add_row(name, *_row(measured))
     console.print(table)
@@ -61,13 +61,6 @@ def _print(console: Console, report: Report) -> None:
         console.print(grown)
     for name, megabytes in report.peak_memory_mb.items():
         console.print(f"peak memory of an iteration, {name}: {megabytes:.0f} MB")
-    for name, cost in (("MNIST", report.checkpoint["mnist"]), ("CIFAR10", report.checkpoint["cifar10"])):
-        console.print(
-            f"a checkpoint of {name}'s ARM: {cost.megabytes:.1f} MB in {_milliseconds(cost.seconds)} ms, "
-            f"{100 * cost.share:.2f} % of a run's time"
-        )
-    console.print(f"recall reaches {100 * report.recall_fraction_of_peak:.0f} % of the speed of a large matrix product")
-    console.print(f"autorecall --help takes {report.help_seconds:.2f} s")
     console.print(f"medians and quartiles within one run, {report.threads} threads")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,14 +18,15 @@ from rich.table import Table
 from torch import Tensor
 
 from .. import data
-from ..ascent import cores
-from ..config import RunConfig, from_json
+from ..config import ARRAYS, RunConfig
 from ..errors import ConfigError, DataError, InterruptedRunError
-from ..experiment import Observer, Result, run
-from ..files import read_json
-from ..learners import Recollection
 from ..presets import DEFAULT, PRESETS, changes, preset
-from ..run_folder import finished_before, tidy
+from ..recall.batch import Recalled
+from ..runs.folder import earlier_result, read_config
+from ..runs.loop import Observer
+from ..runs.result import Result
+from ..runs.run import run
+from ..torch_state import cores
 from .signals import watched
 from .text import printable
 
@@ -38,8 +38,8 @@ class Arguments:
     PRESET is a row of the paper's tables, as `autorecall list` prints them. Every option below changes one field of it;
     which options there are depends on the preset, so `autorecall run PRESET --help` shows those of its own learner.
 
-    The folder receives config.json (run it again with --config), history.csv (a row a step), result.json, and for
-    learners that recall a picture, recalled.png. A run that was interrupted goes on when the same command is given.
+    The folder receives config.json (run it again with --config), history.csv (one row per step), result.json and, for
+    methods that recall images, recalled.png. An interrupted run goes on when the same command is given again.
     """
 
     preset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PRESET")]
@@ -66,9 +66,12 @@ def main(arguments: list[str]) -> None:
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
     console = Console(highlight=False, file=cast(TextIO, _Quiet(sys.stdout)))
-    earlier = None if chosen.fresh else _finished_before(chosen, folder)
+    earlier = (
+        None
+        if chosen.fresh
+        else earlier_result(folder, chosen.preset, config, config.threads or cores(), lambda: _fingerprint(chosen))
+    )
     if earlier is not None:
-        tidy(folder)
         console.print(f"finished before: {escape(str(folder))}; --fresh runs it again")
         _print_result(console, config, earlier, folder)
         return
@@ -88,47 +91,72 @@ def _load(chosen: Arguments, may_download: bool = True) -> data.Dataset:
     return data.load(chosen.run.dataset, place, chosen.run.image_size, progress=True, may_download=may_download)
 
 
-def _finished_before(chosen: Arguments, folder: Path) -> Result | None:
-    """The result of a finished run on the same data; where those were not named and are gone, its word is taken."""
-    config, threads = chosen.run, chosen.run.threads or cores()
-    result = finished_before(folder, chosen.preset, config, threads)
-    if result is None or not result.data or config.dataset == "mnist":
-        return result
+def _fingerprint(chosen: Arguments) -> str | None:
+    """That of the data of a finished run, as far as it can be had without a download; a folder named is insisted on."""
+    if chosen.run.dataset == "mnist":
+        return None
     try:
-        fingerprint = _load(chosen, may_download=False).fingerprint()
+        return _load(chosen, may_download=False).fingerprint()
     except DataError:
         if chosen.data is not None:
             raise
-        return result
-    return finished_before(folder, chosen.preset, config, threads, fingerprint)
+        return None
 
 
 def parse(arguments: Sequence[str]) -> Arguments:
     """The arguments, with the preset or config that is named in them as defaults."""
     file = _option(arguments, "--config")
-    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    if file is not None and named is not None:
-        raise ConfigError(f"both the preset {named!r} and --config are given; expected one of them")
     if file is None:
-        name = named or DEFAULT
-        parsed = _parse(arguments, name, preset(name).config)
-        # A preset behind options is known only now: once more, with its own settings as defaults.
-        return parsed if parsed.preset == name else _parse(arguments, parsed.preset, preset(parsed.preset).config)
-    values = dict(read_json(Path(file)))
-    stored = values.pop("preset", None)
-    if not isinstance(stored, str) or not re.fullmatch("[a-z0-9-]+/[a-z0-9-]+", stored):
-        raise ConfigError(f"{file} has the preset {stored!r:.80}; expected a name such as {DEFAULT}")
-    parsed = _parse(arguments, stored, from_json(values))
+        name = _preset_among(arguments)
+        return _checked(_parse(arguments, name, preset(name).config))
+    named = arguments[0] if not arguments[0].startswith("-") else None
+    if named is not None:
+        raise ConfigError(f"both the preset {named!r} and --config are given; expected one of them")
+    try:
+        stored, config = read_config(Path(file))
+    except DataError as error:
+        raise ConfigError(str(error) if file in str(error) else f"{file}: {error}") from error
+    parsed = _parse(arguments, stored, config)
     if parsed.preset != stored:
         raise ConfigError(f"both the preset {parsed.preset!r} and --config are given; expected one of them")
-    return parsed
+    return _checked(parsed)
 
 
-def _parse(arguments: Sequence[str], name: str, config: RunConfig) -> Arguments:
-    default = Arguments(name, config)
+def _preset_among(arguments: Sequence[str]) -> str:
+    """The preset that is named, first or behind options; which options there are depends on it."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0]
+    for word in arguments:
+        if word in PRESETS:
+            # It may be the value of an option, such as --out mnist/arm: then it is not the preset of what is parsed.
+            try:
+                if _parse(arguments, word, PRESETS[word].config, quiet=True).preset == word:
+                    return word
+            except ConfigError:  # of a setting, which is refused once more below, aloud
+                return word
+            except SystemExit as leaving:
+                if leaving.code == 0:  # --help
+                    return word
+    return DEFAULT
+
+
+def _parse(arguments: Sequence[str], name: str, config: RunConfig, quiet: bool = False) -> Arguments:
     return tyro.cli(
-        Arguments, prog="autorecall run", args=arguments, default=default, config=(tyro.conf.AvoidSubcommands,)
+        Arguments,
+        prog="autorecall run",
+        args=arguments,
+        default=Arguments(name, config),
+        config=(tyro.conf.AvoidSubcommands,),
+        console_outputs=not quiet,
     )
+
+
+def _checked(chosen: Arguments) -> Arguments:
+    if chosen.config is None:
+        preset(chosen.preset)
+    if chosen.run.dataset == ARRAYS:
+        raise ConfigError("dataset is 'arrays', which only Python can give; use --dataset folder for your own images")
+    return chosen
 
 
 def run_folder(out: Path, name: str, config: RunConfig) -> Path:
@@ -178,7 +206,7 @@ class _Quiet:
 
 
 class _Bar(Observer):
-    """A progress bar with the time left, a line a task, and the picture at the end."""
+    """A progress bar with the time left, one line per task, and the picture at the end."""
 
     def __init__(self, console: Console, title: str, folder: Path, classes: Sequence[str]) -> None:
         self._console, self._title, self._folder, self._classes = console, title, folder, classes
@@ -209,15 +237,15 @@ class _Bar(Observer):
         self._progress.update(self._task, completed=step, description=f"{self._title} task {task}", loss=loss)
 
     def evaluated(self, task: int, accuracies: list[float]) -> None:
-        """Print how well each task is known."""
+        """Print the accuracy on every task."""
         shown = "  ".join(f"{a:5.1f}" for a in accuracies[:10]) + ("  …" if len(accuracies) > 10 else "")
         self._console.print(f"after task {task:2}   accuracy on each task in %:  {shown}")
 
-    def recalled(self, x: Tensor, recollection: Recollection) -> None:
+    def recalled(self, x: Tensor, recalled: Recalled, targets: Tensor) -> None:
         """Draw the last recalled batch."""
-        from ..pictures import draw_recalled
+        from .pictures import draw_recalled
 
-        draw_recalled(self._folder / "recalled.png", x, recollection, self._classes)
+        draw_recalled(self._folder / "recalled.png", x, recalled, targets, self._classes)
 
     def __enter__(self) -> _Bar:
         self._progress.__enter__()

@@ -1,13 +1,13 @@
-"""Files on disk to arrays (train, val, test), and nothing else.
+"""From files on disk to arrays (train, val, test), and nothing else.
 
     data = load("mnist")                                   # MNIST-5k, comes with the package
     data = load("cifar10", folder=Path("/data"))           # read, or downloaded into the cache
     data = load("folder", folder=Path("photos"), image_size=64)
     data = from_arrays(train=(x, y), test=(x_test, y_test))
 
-Other than "mnist" and "folder", a dataset is looked for in `folder`, else in the folder that the environment variable
-AUTORECALL_DATA names, and after either in the cache (AUTORECALL_CACHE, or the platform's cache folder). What is in none
-of them is downloaded into the cache, where that is allowed.
+Datasets other than "mnist" and "folder" are looked for in `folder`, else in the folder named by the environment variable
+AUTORECALL_DATA, and then in the cache (AUTORECALL_CACHE, or the platform's cache folder). If they are in none of these,
+they are downloaded into the cache, if that is allowed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DATASETS = ("mnist", "mnist-full", "cifar10", "miniimagenet", "folder")
 
 def load(
     name: str,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     image_size: int | None = None,
     progress: bool = False,
     may_download: bool = True,
@@ -39,6 +39,7 @@ def load(
         raise DataError(f"image_size is {image_size}, but {name} has a size of its own; leave image_size out")
     if folder is not None and name == "mnist":
         raise DataError(f"mnist comes with the package; leave the folder {shown(folder)} out, or choose mnist-full")
+    folder = None if folder is None else Path(folder)
     with disk_errors():
         match name:
             case "mnist":
@@ -50,8 +51,8 @@ def load(
             case "miniimagenet":
                 return folders.load_miniimagenet(folder)
     if folder is None:
-        raise DataError("the dataset folder needs a folder; give one that holds a sub-folder of images a class")
+        raise DataError("the dataset folder needs a folder; give one that has a sub-folder of images per class")
     return from_folder(folder, folders.DEFAULT_SIZE if image_size is None else image_size)
 
 
-load_dataset = load  # its name in `import autorecall`, where `load` is for saved learners
+load_dataset = load  # its public name: autorecall.load is for saved learners

@@ -1,4 +1,4 @@
-"""What every dataset becomes: three splits of plain arrays, and the border at which a user's own arrays enter."""
+"""What every dataset becomes: three splits of plain arrays; and the checks on a user's own arrays."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Inputs: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 Labels: TypeAlias = npt.NDArray[np.int64]
 Pair: TypeAlias = tuple[npt.ArrayLike, npt.ArrayLike]
 
-# Without names, the largest label says how many classes there are: a stray 10**12 must not become 10**12 names.
+# Without names, the largest label gives the number of classes: a stray 10**12 must not become 10**12 names.
 MOST_UNNAMED_CLASSES = 100_000
 
 
-@dataclass(frozen=True, eq=False)  # == of two arrays is an array, so splits are told apart by identity or fingerprint
+@dataclass(frozen=True, eq=False)  # == on arrays gives an array, so splits are compared by identity or fingerprint
 class Split:
     """Inputs and their labels, in a fixed order."""
 
@@ -49,11 +49,11 @@ class Dataset:
         return self.train.inputs.shape[1:]
 
     def fingerprint(self) -> str:
-        """SHA-256 over every array and class name, to notice later that the data changed."""
+        """SHA-256 over every array and class name, to notice later if the data changed."""
         digest = hashlib.sha256()
         for split in (self.train, self.val, self.test):
             for array in (split.inputs, split.labels):
-                # Little-endian bytes behind type and shape: the same data has one fingerprint on every machine.
+                # Type and shape, then little-endian bytes: the same data has one fingerprint on every machine.
                 portable = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
                 digest.update(f"{portable.dtype.str}{portable.shape};".encode())
                 digest.update(portable.reshape(-1).view(np.uint8).data)
@@ -70,11 +70,11 @@ def from_arrays(
     classes: Sequence[str] | None = None,
     name: str = "arrays",
 ) -> Dataset:
-    """A dataset of (inputs, labels) pairs: numpy arrays, lists, or anything else that `np.asarray` takes.
+    """A dataset of (inputs, labels) pairs: numpy arrays, lists, or anything else that `np.asarray` accepts.
 
-    Bytes stay bytes (0..255, scaled when a batch is made) and floats become float32, as they are. Images are
-    channels first, (N, C, H, W); bytes of shape (N, H, W) are taken for one channel. Arrays are not copied
-    unless their type or layout asks for it.
+    Bytes stay bytes (0..255, scaled when a batch is made) and floats become float32, unscaled. Images are
+    channels first, (N, C, H, W); bytes of shape (N, H, W) are taken as one channel. Arrays are not copied
+    unless their type or layout requires it.
 
     >>> import numpy as np
     >>> images = np.zeros((4, 28, 28), dtype=np.uint8)
@@ -119,7 +119,7 @@ def _split(key: str, pair: Pair) -> Split:
         raise DataError(f"{key} is not a pair; give (inputs, labels)") from error
     split = Split(_inputs(key, inputs), _labels(key, labels))
     if len(split.inputs) != len(split.labels):
-        raise DataError(f"{key} has {len(split.inputs)} inputs but {len(split.labels)} labels; give one label an input")
+        raise DataError(f"{key} has {len(split.inputs)} inputs but {len(split.labels)} labels; give one label per input")
     return split
 
 
@@ -127,7 +127,7 @@ def _array(what: str, values: npt.ArrayLike) -> npt.NDArray[np.generic]:
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # ragged lists, tensors with grad or on a GPU
-        raise DataError(f"{what} cannot be made an array ({type(error).__name__}); give a CPU array") from error
+        raise DataError(f"{what} cannot be converted to an array ({type(error).__name__}); give a CPU array") from error
 
 
 def _inputs(key: str, values: npt.ArrayLike) -> Inputs:
@@ -140,8 +140,8 @@ def _inputs(key: str, values: npt.ArrayLike) -> Inputs:
     elif array.dtype.kind != "f" or array.dtype.itemsize > 8:
         raise DataError(f"{key} inputs are {array.dtype}; give uint8 from 0 to 255, or floats")
     if array.ndim < 2 or 0 in array.shape:
-        raise DataError(f"{key} inputs have shape {array.shape}; give (N, ...) with at least one number an input")
-    # Writable and contiguous, because torch.from_numpy warns of the one and refuses some of the other.
+        raise DataError(f"{key} inputs have shape {array.shape}; give (N, ...) with at least one number per input")
+    # Writable and contiguous: torch.from_numpy warns about read-only arrays and refuses some strides.
     if array.dtype == np.uint8:
         return np.require(array, np.uint8, ["C", "W"])
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is reported as such below
@@ -156,13 +156,13 @@ def _inputs(key: str, values: npt.ArrayLike) -> Inputs:
 def _labels(key: str, values: npt.ArrayLike) -> Labels:
     array = _array(f"{key} labels", values)
     if array.ndim != 1:
-        raise DataError(f"{key} labels have shape {array.shape}; give one whole number an input, shape (N,)")
+        raise DataError(f"{key} labels have shape {array.shape}; give one whole number per input, shape (N,)")
     if len(array) == 0:
         return np.zeros(0, dtype=np.int64)
     if not np.issubdtype(array.dtype, np.integer):
-        raise DataError(f"{key} labels are {array.dtype}; give integers from 0 to the number of classes less one")
+        raise DataError(f"{key} labels are {array.dtype}; give integers from 0 to the number of classes minus one")
     if array.dtype == np.uint64 and int(array.max()) > np.iinfo(np.int64).max:
-        raise DataError(f"{key} labels go up to {array.max()}; give integers from 0 to the number of classes less one")
+        raise DataError(f"{key} labels go up to {array.max()}; give integers from 0 to the number of classes minus one")
     return np.require(array, np.int64, ["C", "W"])
 
 
@@ -172,17 +172,17 @@ def _check_alike(key: str, inputs: Inputs, train: Inputs) -> None:
             f"one {key} input has shape {inputs.shape[1:]} but one train input {train.shape[1:]}; give the same shape"
         )
     if inputs.dtype != train.dtype:
-        raise DataError(f"{key} inputs are {inputs.dtype} but train inputs {train.dtype}; give the same type")
+        raise DataError(f"{key} inputs are {inputs.dtype} but train inputs are {train.dtype}; give the same type")
 
 
 def _class_names(classes: Sequence[str] | None, splits: dict[str, Split]) -> tuple[str, ...]:
     if classes is None:
         largest = max(0, *(int(split.labels.max()) for split in splits.values() if len(split)))
         if largest >= MOST_UNNAMED_CLASSES:
-            raise DataError(f"labels go up to {largest} and no class names are given; number the classes from 0 on")
+            raise DataError(f"labels go up to {largest} and no class names are given; number the classes from 0")
         return tuple(str(label) for label in range(largest + 1))
     if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
-        raise DataError(f"classes is {classes!r:.80}; give a list of names, one a class")
+        raise DataError(f"classes is {classes!r:.80}; give a list of names, one per class")
     return tuple(classes)
 
 
@@ -190,4 +190,4 @@ def _check_labels(key: str, labels: Labels, count: int) -> None:
     wrong = np.flatnonzero((labels < 0) | (labels >= count))
     if len(wrong):
         index = int(wrong[0])
-        raise DataError(f"{key} label {index} is {labels[index]}; expected 0 to {count - 1}, one number a class")
+        raise DataError(f"{key} label {index} is {labels[index]}; expected 0 to {count - 1}, one number per class")

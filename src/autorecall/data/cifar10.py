@@ -34,7 +34,7 @@ def load(folder: Path | None = None, progress: bool = False, may_download: bool 
     place = find(folder, lambda root: (root / FOLDER, root), files)
     if place is None:
         place = cache_folder() / FOLDER
-        download((Remote((URL,), SHA256),), place, _unpack, f"the .bin files of {URL}", progress, may_download)
+        download((Remote((URL,), SHA256),), place, _unpack, f"the .bin files from {URL}", progress, may_download)
     batches = [_read_batch(place / file) for file in TRAIN_FILES]
     images, labels = np.concatenate([batch[0] for batch in batches]), np.concatenate([batch[1] for batch in batches])
     del batches  # 150 MB, before the splits are copied
@@ -59,18 +59,18 @@ def _read_batch(path: Path) -> tuple[npt.NDArray[np.uint8], Labels]:
     if labels.max() >= len(CLASSES):
         index = int(np.argmax(labels >= len(CLASSES)))
         raise DataError(_renew(path, f"gives image {index} the label {labels[index]}, expected 0 to 9"))
-    return records[:, 1:].reshape(RECORDS, *SHAPE).copy(), labels  # a view could not be written to
+    return records[:, 1:].reshape(RECORDS, *SHAPE).copy(), labels  # a view is not writable
 
 
 def _check_balance(place: Path, labels: Labels) -> None:
-    """Every batch has its own mix of classes, so a batch in place of another shows here."""
+    """Every batch has its own mix of classes, so a swapped batch shows up here."""
     counts = np.bincount(labels, minlength=len(CLASSES))
     expected = len(labels) // len(CLASSES)
     if (counts != expected).any():
         label = int(np.argmax(counts != expected))
         raise DataError(
             f"the five training files in {shown(place)} hold {counts[label]} images of class {label}, "
-            f"expected {expected}; put those of {URL} there"
+            f"expected {expected}; put those from {URL} there"
         )
 
 
@@ -98,4 +98,4 @@ def _read(path: Path, size: int) -> bytes:
 
 
 def _renew(path: Path, trouble: str) -> str:
-    return f"{shown(path)} {trouble}; put the {path.name} of {URL} there"
+    return f"{shown(path)} {trouble}; put the {path.name} from {URL} there"

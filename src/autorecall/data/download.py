@@ -22,7 +22,7 @@ class Remote:
     """One file on the internet."""
 
     urls: tuple[str, ...]
-    """The same file at several servers, tried in order."""
+    """The same file on several servers, tried in order."""
     sha256: str
 
     @property
@@ -31,7 +31,7 @@ class Remote:
 
 
 Unpack = Callable[[Path, Path], None]
-"""Puts what a downloaded file holds into a folder."""
+"""Unpacks a downloaded file into a folder."""
 
 
 class DownloadError(Exception):
@@ -41,15 +41,15 @@ class DownloadError(Exception):
 def download(
     remotes: tuple[Remote, ...], target: Path, unpack: Unpack, by_hand: str, progress: bool, allowed: bool = True
 ) -> None:
-    """Make the folder `target` of the remote files; on any failure one DataError, and nothing is left behind.
+    """Make the folder `target` from the remote files; any failure is one DataError and leaves nothing behind.
 
-    `by_hand` says what to put into that folder where there is no internet.
+    `by_hand` says what to put into that folder if there is no internet.
     """
     if not allowed:
         raise DataError(f"{shown(target)} is not there; put {by_hand} into it, or allow the download")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the target, so that the last step is a rename within one file system.
+        # Next to the target, so that the last step is a rename within one file system.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incoming-") as scratch:
             ready = Path(scratch) / "ready"
             ready.mkdir()
@@ -71,10 +71,10 @@ def keep(archive: Path, into: Path) -> None:
 
 
 def members(archive: Path, into: Path, wanted: Mapping[str, int], optional: Mapping[str, int]) -> None:
-    """Write the wanted members of a .tar.gz, given with their sizes; optional ones may be absent or smaller.
+    """Extract the wanted members of a .tar.gz, given with their sizes; optional ones may be absent or smaller.
 
-    Only these names, only as regular files, and written under names of our own: nothing that an archive says about
-    paths, links, owners or modes is ever followed.
+    Only these names, only regular files, written under our own names: paths, links, owners and modes in the archive
+    are ignored.
     """
     missing = set(wanted)
     try:
@@ -128,12 +128,12 @@ def _reason(error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return f"the server answered {status}"
-    # requests wraps a failed connection in long chains of classes; an error of the disk has its own few words.
+    # requests wraps a failed connection in long chains of classes; a disk error has its own few words.
     return getattr(error, "strerror", None) or "no connection"
 
 
 class _Bar:
-    """The progress object that pooch asks for, drawn by rich on stderr, and only on a terminal."""
+    """The progress object that pooch expects, drawn by rich on stderr, and only on a terminal."""
 
     def __init__(self, label: str, visible: bool, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
@@ -155,7 +155,7 @@ class _Bar:
 
     @total.setter
     def total(self, size: float) -> None:
-        self._progress.update(self._task, total=size or None)  # 0 stands for a server that does not say
+        self._progress.update(self._task, total=size or None)  # 0 means the server did not say
 
     def update(self, count: int) -> None:
         self._progress.update(self._task, advance=count)

@@ -1,4 +1,4 @@
-"""One sub-folder of images a class: a user's own folder, and MiniImageNet, which is laid out the same way."""
+"""One sub-folder of images per class: a user's own folder, and MiniImageNet, which is laid out the same way."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ MOST_PIXELS = 50_000_000
 
 GREY_MODES = ("1", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")
 # Registered with Pillow, but not pictures to learn from: EPS starts another program, PDF and PALM can only be written,
-# WMF needs Windows, and the others are containers of which Pillow knows no more than the first bytes.
+# WMF needs Windows, and the others are containers of which Pillow knows only the first bytes.
 NOT_PICTURES = ("EPS", "PDF", "PALM", "WMF", "BUFR", "GRIB", "HDF5", "MPEG")
 
 
-def from_folder(folder: Path, image_size: int = DEFAULT_SIZE) -> Dataset:
-    """A user's own images: FOLDER/<class>/<image>, made squares of image_size pixels.
+def from_folder(folder: str | Path, image_size: int = DEFAULT_SIZE) -> Dataset:
+    """A user's own images: FOLDER/<class>/<image>, made square with sides of image_size.
 
-    Sorted by name, of each class the first 76 % train, the next 4 % validate and the last 20 % test. One channel if
-    every image is grey, else RGB. Files that are hidden or have no image suffix, and deeper folders, are passed over.
+    Sorted by name, the first 76 % of each class train, the next 4 % validate and the last 20 % test. One channel if
+    every image is grey, else RGB. Hidden files, files without an image suffix and deeper folders are skipped.
     """
     if not (isinstance(image_size, int) and 1 <= image_size <= LARGEST_SIZE):
         raise DataError(f"image_size is {image_size}; give a whole number of pixels from 1 to {LARGEST_SIZE}")
+    folder = Path(folder)
     with disk_errors():
         check_folder(folder)
         classes = _list_classes(folder)
@@ -49,8 +50,8 @@ def load_miniimagenet(folder: Path | None = None) -> Dataset:
         if place.is_dir():
             return _read("miniimagenet", _list_classes(place), MINIIMAGENET_SIZE, "RGB")
     raise DataError(
-        f"miniimagenet is not in {' or '.join(shown(root) for root in roots)}, and the licence of ImageNet allows no "
-        f"free download; put one sub-folder of images a class into {shown(roots[0] / 'mini-imagenet')}"
+        f"miniimagenet is not in {' or '.join(shown(root) for root in roots)}, and ImageNet's licence allows no free "
+        f"download; put one sub-folder of images per class into {shown(roots[0] / 'mini-imagenet')}"
     )
 
 
@@ -59,7 +60,7 @@ def _list_classes(root: Path) -> dict[str, list[Path]]:
     visible = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     folders = sorted(visible, key=lambda path: path.name)
     if len(folders) < 2:
-        raise DataError(f"{shown(root)} holds {len(folders)} class folders; put one sub-folder of images a class there")
+        raise DataError(f"{shown(root)} holds {len(folders)} class folders; put one sub-folder of images per class there")
     _, suffixes = _formats()
     classes = {}
     for folder in folders:
@@ -74,7 +75,7 @@ def _list_classes(root: Path) -> dict[str, list[Path]]:
 
 
 def split_counts(count: int) -> tuple[int, int, int]:
-    """76 / 4 / 20 % to train, validate and test; of two or more images at least one to train and one to test.
+    """76 / 4 / 20 % to train, validate and test; with two or more images, at least one to train and one to test.
 
     >>> split_counts(600), split_counts(100), split_counts(2)
     ((456, 24, 120), (76, 4, 20), (1, 0, 1))
@@ -108,7 +109,7 @@ def _read_split(labelled: list[tuple[Path, int]], size: int, mode: str) -> Split
         images = np.empty(shape, dtype=np.uint8)
     except MemoryError as error:
         raise DataError(
-            f"{len(labelled)} images of shape {shape[1:]} do not fit the memory; use fewer or smaller ones"
+            f"{len(labelled)} images of shape {shape[1:]} do not fit in memory; use fewer or smaller ones"
         ) from error
     for index, (path, _) in enumerate(labelled):
         images[index] = _read_image(path, size, mode)
@@ -123,8 +124,8 @@ def _mode(path: Path) -> str:
 def _read_image(path: Path, size: int, mode: str) -> npt.NDArray[np.uint8]:
     with _opened(path) as image:
         picture = _eight_bits(path, image).convert(mode)
-        # Shorter side to `size`, then the centre: the same as resizing the central square, without ever making the
-        # long strip that an image of 1 x 1,000,000 pixels would become.
+        # The same as shorter side to `size`, then crop the centre, without ever making the long strip that an image
+        # of 1 x 1,000,000 pixels would become.
         width, height = picture.size
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
@@ -134,14 +135,14 @@ def _read_image(path: Path, size: int, mode: str) -> npt.NDArray[np.uint8]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    """An image file, its size checked before a pixel is decoded; anything wrong with it becomes a DataError."""
+    """Open an image file, its size checked before a pixel is decoded; any problem becomes a DataError."""
     formats, _ = _formats()
     try:
-        # A regular file, or a link to one: a pipe with an image's name would be waited for without end.
+        # A regular file, or a link to one: reading a pipe with an image's name would block forever.
         if not path.is_file():
             raise DataError(f"{shown(path)} is a broken link or not a regular file; replace or remove it")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as those of odd metadata: the pixels are all that counts here
+            warnings.simplefilter("ignore")  # e.g. about odd metadata: only the pixels count here
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=formats) as image:
                 if image.width * image.height > MOST_PIXELS:
@@ -151,23 +152,23 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{shown(path)} has more than {MOST_PIXELS:,} pixels; make it smaller or remove it") from error
-    except Exception as error:  # the decoders of Pillow let out nearly every kind, from SyntaxError to struct.error
+    except Exception as error:  # Pillow's decoders raise nearly everything, from SyntaxError to struct.error
         raise DataError(f"{shown(path)} cannot be read as an image; replace or remove it") from error
 
 
 def _eight_bits(path: Path, image: Image.Image) -> Image.Image:
-    """Deep greys scaled to 0..255, because Pillow's own conversion cuts everything above 255 off."""
+    """Deep greys scaled to 0..255, because Pillow's own conversion clips everything above 255."""
     if image.mode[0] not in "IF":
         return image
     values = np.asarray(image).astype(np.int64)
     if image.mode == "F" or values.min() < 0 or values.max() > 65_535:
-        raise DataError(f"{shown(path)} has no whole pixels from 0 to 65535; save it with 8 or 16 bits a pixel")
+        raise DataError(f"{shown(path)} has pixels other than 0 to 65535; save it with 8 or 16 bits per pixel")
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
 @cache
 def _formats() -> tuple[list[str], frozenset[str]]:
     """The formats that Pillow may try, and the suffixes of their files."""
-    suffixes = Image.registered_extensions()  # loads all of Pillow's plugins, so ask before reading Image.ID
+    suffixes = Image.registered_extensions()  # loads all of Pillow's plugins, so call it before reading Image.ID
     formats = [format for format in Image.ID if format not in NOT_PICTURES]
     return formats, frozenset(suffix for suffix, format in suffixes.items() if format not in NOT_PICTURES)

@@ -1,4 +1,4 @@
-"""Where data is looked for: the folder that was asked for, else AUTORECALL_DATA, and after either the cache."""
+"""Where data is looked for: the folder that was given, else AUTORECALL_DATA, and then the cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autorecall.errors import DataError
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: AUTORECALL_CACHE, or the user's cache folder of this platform."""
+    """Where downloads are kept: AUTORECALL_CACHE, or the platform's cache folder."""
     return Path(os.environ.get("AUTORECALL_CACHE") or pooch.os_cache("autorecall"))
 
 
@@ -30,7 +30,7 @@ def places(folder: Path | None) -> tuple[Path, ...]:
 def find(folder: Path | None, candidates: Callable[[Path], tuple[Path, ...]], files: tuple[str, ...]) -> Path | None:
     """The first candidate that holds any of the files.
 
-    Any, not all: a half-copied dataset is to be reported by its reader, not passed over for a download.
+    Any, not all: a half-copied dataset should be reported by its reader, not replaced by a download.
     """
     for place in places(folder):
         for candidate in candidates(place):
@@ -47,7 +47,7 @@ def check_folder(folder: Path) -> None:
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """What no reader foresaw: a path that may not be entered, a name too long, a disk that went away."""
+    """Report what readers do not expect: a forbidden path, a name too long, a disk that went away."""
     try:
         yield
     except OSError as error:
@@ -56,7 +56,7 @@ def disk_errors() -> Iterator[None]:
 
 
 def shown(name: str | Path) -> str:
-    """A name for people: control characters and undecodable bytes, which could garble a terminal, replaced.
+    """A name to print: control characters and undecodable bytes, which could garble a terminal, are replaced.
 
     >>> shown("cat\\x1b[2J")
     'cat\ufffd[2J'

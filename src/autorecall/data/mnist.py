@@ -1,6 +1,6 @@
 """MNIST, twice: "mnist" is MNIST-5k, which comes with the package; "mnist-full" reads the original idx files.
 
-MNIST-5k has 500 training images a class, 3,000 validation images and the whole test set; see scripts/make_mnist5k.py.
+MNIST-5k has 500 training images per class, 3,000 validation images and the whole test set; see scripts/make_mnist5k.py.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def load_full(folder: Path | None = None, progress: bool = False, may_download: 
     if place is None:
         place = cache_folder() / "mnist"
         remotes = tuple(Remote(tuple(mirror + name for mirror in MIRRORS), SHA256[name]) for name in names)
-        download(remotes, place, keep, f"the four files {', '.join(names)} of {MIRRORS[0]}", progress, may_download)
+        download(remotes, place, keep, f"the four files {', '.join(names)} from {MIRRORS[0]}", progress, may_download)
     images, labels = read_pair(place, "train")
     counts = [round(VALIDATION_SHARE * int(np.sum(labels == label))) for label in range(len(CLASSES))]
     held = tail_of_each_class(labels, counts)
@@ -79,11 +79,11 @@ def _either(place: Path, name: str) -> Path:
     for path in (place / name, place / f"{name}.gz"):
         if path.is_file():
             return path
-    raise DataError(f"{shown(place)} holds no {name} or {name}.gz; put {name}.gz of {MIRRORS[0]} there")
+    raise DataError(f"{shown(place)} holds no {name} or {name}.gz; put {name}.gz from {MIRRORS[0]} there")
 
 
 def _read_idx(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """The bytes of an idx file of exactly this shape. The header is compared, never believed."""
+    """The bytes of an idx file of exactly this shape. The header is compared, never trusted."""
     # An idx header: two zero bytes, 8 for bytes, the number of axes, then the length of every axis.
     header = bytes((0, 0, 8, len(shape))) + np.array(shape, dtype=">u4").tobytes()
     expected = len(header) + int(np.prod(shape))
@@ -93,7 +93,7 @@ def _read_idx(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(_renew(path, "cannot be read or is damaged")) from error
     if content[:4] != header[:4]:
-        raise DataError(_renew(path, f"does not begin with the bytes {header[:4].hex(' ')} of its idx kind"))
+        raise DataError(_renew(path, f"does not begin with the bytes {header[:4].hex(' ')} of its idx type"))
     if content[: len(header)] != header:
         found = tuple(np.frombuffer(content[4 : len(header)].ljust(4 * len(shape), b"\0"), dtype=">u4").tolist())
         raise DataError(_renew(path, f"says it has the shape {found}, expected {shape}"))
@@ -105,4 +105,4 @@ def _read_idx(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 def _renew(path: Path, trouble: str) -> str:
     name = path.name.removesuffix(".gz") + ".gz"
-    return f"{shown(path)} {trouble}; put {name} of {MIRRORS[0]} there"
+    return f"{shown(path)} {trouble}; put {name} from {MIRRORS[0]} there"

@@ -1,7 +1,7 @@
-"""What every learner is: one verb, `observe`, around any network that maps a batch to logits.
+"""The base of every learner: one verb, `observe`, around any network that maps a batch to logits.
 
-The border lives here and only here: inputs are checked, train mode is set and put back as found, and numbers that
-stopped being finite end the step. A method's own file holds nothing but its idea, in `learn`.
+Inputs are checked here (a method may refuse more), train mode is set and restored, and a step ends with an error if
+a number is not finite. A method's own file holds little more than its idea, in `learn`.
 """
 
 from __future__ import annotations
@@ -9,20 +9,25 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..errors import DivergedError, InputError
-from .boundaries import Boundaries
-from .modes import evaluating, training
-from .state import State, integer, mapping, plain, tensor, with_number_keys
+from ..recall.batch import Recalled
+from ..storage.schema import concrete
+from ..storage.state import State, integer, mapping, savable, tensor, with_number_keys
+from .shared.boundaries import Boundaries, BoundaryConfig
+from .shared.modes import evaluating, training
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a learner keeps beside the network it trains, counted as the paper counts."""
+    """What a learner keeps besides the network it trains, counted as in the paper."""
 
     images: int = 0
     image_bytes: int = 0
@@ -30,22 +35,51 @@ class Memory:
 
     @property
     def parameter_bytes(self) -> int:
-        """Single precision: 4 bytes a parameter; batch-norm buffers are not counted."""
+        """Single precision: 4 bytes per parameter; batch-norm buffers are not counted."""
         return 4 * self.parameters
+
+
+@dataclass(frozen=True)
+class LearnerConfig(ABC):
+    """The settings of a method. Each method has a subclass, which runs find by its `method` name."""
+
+    method: ClassVar[str]
+
+    def for_stream(self, task_lengths: tuple[int, ...]) -> Self:
+        """The settings for a run: task lengths that are left open are filled in from the stream."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        timed = {name: part for name, part in parts.items() if isinstance(part, BoundaryConfig)}
+        return replace(self, **{name: part.for_stream(task_lengths) for name, part in timed.items()})
+
+    @abstractmethod
+    def build(self, network: nn.Module, seed: int) -> Learner:
+        """The learner for a run."""
+
+
+def methods() -> dict[str, type[LearnerConfig]]:
+    """The config class of every method, by name."""
+    return {kind.method: kind for kind in concrete(LearnerConfig)}  # type: ignore[type-abstract]
 
 
 class Learner(ABC):
     """Learns a stream of batches online. Subclasses implement `learn`."""
 
     network: nn.Module
-    optimizer: torch.optim.Optimizer
-    boundaries: Boundaries | None = None  # of learners that need to know where tasks begin
+    optimizer: Optimizer
+    boundaries: Boundaries | None = None  # in learners that need to know where tasks begin
+
+    threads: int | None = None
+    """Threads that a step may use; None means one per core. It never changes what is computed."""
+
+    on_recall: Callable[[Recalled, Tensor], None] | None = None
+    """Called by learners that recall, with every recalled batch and the teacher's probabilities for its distinct
+    images. The learner itself keeps no image between batches."""
 
     def __init__(
         self,
         network: nn.Module,
         learning_rate: float,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: Optimizer | None = None,
         seed: int = 0,
     ) -> None:
         trained = [p for p in network.parameters() if p.requires_grad]
@@ -54,13 +88,12 @@ class Learner(ABC):
         self.network = network
         self.optimizer = optimizer or torch.optim.SGD(trained, lr=learning_rate)
         self.generator = torch.Generator().manual_seed(seed)
-        self.classes = 0  # number of outputs, known from the first batch on
-        self._known_inputs: set[tuple[torch.Size, torch.dtype]] = set()  # that the network is known to take
-        # Convolutions of few images are faster with the channels of a pixel side by side.
-        self._channels_last = any(isinstance(module, nn.Conv2d) for module in network.modules())
+        self.classes = 0  # number of outputs, known after the first batch
+        self._known_inputs: set[tuple[torch.Size, torch.dtype]] = set()  # that the network is known to accept
+        self._convolutional = any(isinstance(module, nn.Conv2d) for module in network.modules())
 
     def observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Learn from one batch of the stream; return the numbers of this step, the same names at every step."""
+        """Learn from one batch of the stream; return this step's numbers, under the same names at every step."""
         x, y = self.check(x, y)
         with training(self.network), torch.enable_grad():
             try:
@@ -70,7 +103,7 @@ class Learner(ABC):
 
     @abstractmethod
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
-        """The method: called by `observe` with a checked batch, the network in train mode."""
+        """The method: called by `observe` with a checked batch and the network in train mode."""
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits, in eval mode and without gradients."""
@@ -79,39 +112,44 @@ class Learner(ABC):
         return logits
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Inputs as this method shows them to the network, for those that scale or resize them."""
+        """Inputs as the network sees them, for methods that scale or resize them."""
         return x
 
     def boundary(self) -> None:
-        """Say that a new task begins with the next batch. Methods that do not use it ignore it."""
+        """Say that the next batch begins a new task. Methods that do not use this ignore it."""
         if self.boundaries is not None:
             self.boundaries.ahead = True
 
+    @property
+    def waits_for_boundaries(self) -> bool:
+        """Whether tasks begin only when `boundary` is called; all other learners see only batches."""
+        return self.boundaries is not None and self.boundaries.config.policy == "boundary"
+
     def memory(self) -> Memory:
-        """What the learner keeps beside the network."""
+        """What the learner keeps besides the network."""
         return Memory()
 
     def kept_shape(self) -> tuple[int, ...] | None:
-        """The shape of the images kept, which all others must have; None where none are."""
+        """The shape of the kept images, which all others must have; None if there are none."""
         return None
 
     def state_dict(self) -> dict[str, object]:
-        """Everything needed to go on bit for bit: plain values and tensors, nothing else.
+        """Everything needed to resume bit for bit: plain values and tensors, nothing else.
 
-        But for torch's global generator, which dropout draws from: it is not the learner's, and a run saves it.
+        Except torch's global generator, which dropout draws from: it is not the learner's, and runs save it.
         """
         return {
             "network": dict(self.network.state_dict()),
-            "optimizer": plain(self.optimizer.state_dict()),
+            "optimizer": savable(self.optimizer.state_dict()),
             "generator": self.generator.get_state(),
             "classes": self.classes,
             "boundaries": None if self.boundaries is None else self.boundaries.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take back what `state_dict` gave, into a learner made with the same network and config."""
+        """Restore what `state_dict` returned, in a learner made with the same network and config."""
         self.network.load_state_dict(mapping(state["network"]))
-        # Copied, because an optimizer goes on to change the tensors it is given.
+        # Copied, because an optimizer modifies the tensors it is given.
         self.optimizer.load_state_dict(copy.deepcopy(with_number_keys(mapping(state["optimizer"]))))
         self.generator.set_state(tensor(state["generator"]))
         self.classes = integer(state["classes"])
@@ -120,7 +158,7 @@ class Learner(ABC):
         self._known_inputs.clear()
 
     def descend(self, loss: Tensor, name: str, keep_gradients: bool = False) -> float:
-        """One optimizer step down a loss; `keep_gradients` adds its gradient to those of the step before."""
+        """One optimizer step down a loss; `keep_gradients` adds its gradient to that of the previous step."""
         value = finite(loss, name)
         if not keep_gradients:
             self._clear_gradients()
@@ -129,7 +167,7 @@ class Learner(ABC):
         return value
 
     def check_single(self, x: Tensor, what: str) -> None:
-        """Refuse a single input where batch-norm cannot take one, by a trial pass that leaves nothing behind."""
+        """Refuse a single input if batch-norm cannot take one, tested by a pass without side effects."""
         found = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         try:
             devices = [x.device] if x.device.type == "cuda" else []
@@ -142,7 +180,7 @@ class Learner(ABC):
                 buffer.copy_(value)
 
     def never_alone(self, rows: Tensor, x: Tensor) -> Tensor:
-        """A single row twice, where batch-norm cannot take one input by itself: the mean loss is the same."""
+        """A single row twice if batch-norm cannot take a single input: the mean loss is the same."""
         if len(rows) == 1:
             try:
                 self.check_single(x, "a replayed batch of one input")
@@ -152,25 +190,28 @@ class Learner(ABC):
 
     def _clear_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        self.network.zero_grad(set_to_none=True)  # the user's optimizer may hold only a part of it
+        self.network.zero_grad(set_to_none=True)  # the user's optimizer may hold only part of it
 
     def _laid_out(self, x: Tensor) -> Tensor:
-        """The same values in the memory layout that this network is fastest with."""
-        return x.contiguous(memory_format=torch.channels_last) if self._channels_last and x.dim() == 4 else x
+        """The same values in the memory layout this network is fastest with.
+
+        Convolutions over few images are faster with the channels of a pixel side by side.
+        """
+        return x.contiguous(memory_format=torch.channels_last) if self._convolutional and x.dim() == 4 else x
 
     def _device(self) -> torch.device:
         return next(self.network.parameters()).device
 
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch as `learn` takes it, or an InputError; nothing is learned and nothing changed."""
+        """The batch as `learn` takes it, or an InputError; nothing is learned or changed."""
         if torch.is_inference_mode_enabled() or torch.is_autocast_enabled(self._device().type):
-            raise InputError("observe was called inside inference_mode or autocast; call it outside of them")
+            raise InputError("observe was called inside inference_mode or autocast; call it outside them")
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
             raise InputError(f"observe got {type(x).__name__} and {type(y).__name__}; expected two torch tensors")
         if x.dim() < 2 or len(x) == 0:
             raise InputError(f"x has shape {tuple(x.shape)}; expected a batch (N, ...) of at least one input")
         if y.dim() != 1 or len(y) != len(x):
-            raise InputError(f"y has shape {tuple(y.shape)} for {len(x)} inputs; expected one label an input")
+            raise InputError(f"y has shape {tuple(y.shape)} for {len(x)} inputs; expected one label per input")
         if not x.is_floating_point():
             raise InputError(f"x has dtype {x.dtype}; expected floating point in [0, 1]: use x.float() / 255 for bytes")
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
@@ -200,7 +241,7 @@ class Learner(ABC):
 
 
 def count_outputs(network: nn.Module, x: Tensor) -> int:
-    """The number of logits per input, from one pass that leaves nothing behind (eval mode, no gradient)."""
+    """The number of logits per input, from one pass without side effects (eval mode, no gradient)."""
     with evaluating(network), torch.no_grad():
         try:
             logits = network(x[:1])

@@ -1,74 +1,71 @@
-"""Gradient episodic memory (Lopez-Paz and Ranzato 2017): steps that raise the loss of no earlier task.
+"""Gradient episodic memory (Lopez-Paz and Ranzato 2017): steps that raise no earlier task's loss.
 
-The gradient of the real batch is replaced by the closest one that has no negative product with the gradient on the
-kept images of any earlier task. The dual of that is a quadratic programme with a variable for each earlier task.
-The paper has it for CIFAR10 alone; learning rate, margin and the split of its images over tasks are not published.
+The gradient of the real batch is replaced by the closest one that has no negative product with the gradient on any
+earlier task's kept images. The dual is a quadratic programme with one variable per earlier task.
+The paper has it for CIFAR10 only; learning rate, margin and how images are shared among tasks are not published.
 A tenth of CIFAR10's stream, seed 0: accuracy 16.6, forgetting 72.8 (paper, whole stream: 16.8 ± 1.1, 73.5 ± 1.7).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
-from ..settings import check_counts, check_not_negative, check_positive
-from .base import Learner, Memory, finite
-from .boundaries import Boundaries, BoundaryConfig
-from .reservoir import memory_of, pack, unpack
-from .state import State, mapping, tensor
+from ..checks import check_counts, check_not_negative, check_positive
+from ..storage.state import State, mapping, tensor
+from .base import Learner, LearnerConfig, Memory, finite
+from .shared.boundaries import Boundaries, BoundaryConfig
+from .shared.reservoir import memory_of, pack, unpack
 
 
 @dataclass(frozen=True)
-class GEMConfig:
+class GEMConfig(LearnerConfig):
     """Gradient episodic memory."""
 
     method: ClassVar[str] = "gem"
 
-    images: int = 200
-    """Images kept, in all; each task begun so far has the same share of them."""
+    kept_images: int = 200
+    """Images kept in total, shared equally among the tasks begun so far."""
 
     learning_rate: float = 0.03
     """Rate of the SGD step."""
 
     margin: float = 0.5
-    """γ, the least weight of an earlier task's gradient in the step; above 0 it favours earlier tasks."""
+    """γ, the minimum weight of an earlier task's gradient in the step; above 0 favours earlier tasks."""
 
     tasks: BoundaryConfig = field(default_factory=BoundaryConfig)
     """What counts as the beginning of a task."""
 
     def __post_init__(self) -> None:
-        check_counts(self, "learner", "images")
+        check_counts(self, "learner", "kept_images")
         check_positive(self, "learner", "learning_rate")
         check_not_negative(self, "learner", "margin")
 
-    def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
-        """The learner of a run, its tasks taken from the stream."""
-        return GEM(network, replace(self, tasks=self.tasks.for_stream(task_lengths)), seed=seed)
+    def build(self, network: nn.Module, seed: int) -> Learner:
+        """The learner for a run."""
+        return GEM(network, self, seed=seed)
 
 
 class GEM(Learner):
-    """One SGD step a batch, along a gradient that earlier tasks agree to."""
+    """One SGD step per batch, along a gradient that earlier tasks agree with."""
 
     boundaries: Boundaries
 
     def __init__(
-        self,
-        network: nn.Module,
-        config: GEMConfig | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
-        seed: int = 0,
+        self, network: nn.Module, config: GEMConfig | None = None, optimizer: Optimizer | None = None, seed: int = 0
     ) -> None:
         self.config = config or GEMConfig()
         super().__init__(network, self.config.learning_rate, optimizer, seed)
         self.boundaries = Boundaries(self.config.tasks)
-        self.kept: list[tuple[Tensor, Tensor]] = []  # of each task, its latest images (packed) and their labels
+        self.kept: list[tuple[Tensor, Tensor]] = []  # per task, its latest images (packed) and labels
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
-        """The gradients of earlier tasks, the gradient of the batch, and a step along what they agree on."""
+        """Get the gradients of earlier tasks and of the batch, and step along what they agree on."""
         begins = self.boundaries.before(y)
         earlier = self.kept if begins else self.kept[:-1]
         memories = [self._memory_gradient(images, labels, x) for images, labels in earlier if len(labels)]
@@ -96,7 +93,7 @@ class GEM(Learner):
         return super().state_dict() | {"kept": kept}
 
     def load_state_dict(self, state: State) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         tasks = sorted(mapping(state["kept"]).items(), key=lambda item: int(item[0]))
         parts = [mapping(part) for _, part in tasks]
@@ -123,12 +120,12 @@ class GEM(Learner):
         self.optimizer.step()
 
     def _keep(self, x: Tensor, y: Tensor, begins: bool) -> None:
-        """The latest images of the present task; earlier tasks make room for it."""
+        """Keep the latest images of the current task; earlier tasks make room."""
         if begins:
             self.kept.append((x[:0].cpu(), y[:0].cpu()))
         images, labels = self.kept[-1]
         self.kept[-1] = pack(torch.cat([unpack(images, x.cpu()), x.cpu()])), torch.cat([labels, y.cpu()])
-        share = self.config.images // len(self.kept)
+        share = self.config.kept_images // len(self.kept)
         self.kept = [(_latest(images, share), _latest(labels, share)) for images, labels in self.kept]
 
 
@@ -138,10 +135,10 @@ def project(gradient: Tensor, memories: Tensor, margin: float = 0.0) -> Tensor:
     It is gradient + Σ v_t·memory_t for the v ≥ margin that make it shortest (the dual programme, a non-negative least
     squares problem in as many variables as there are rows); with a margin it is no longer the closest one.
     """
-    from scipy.optimize import nnls  # takes a while to import, and no other method needs it
+    from scipy.optimize import nnls  # slow to import, and no other method needs it
 
     rows, vector = memories.double(), gradient.double()
-    # All of length 1, so that a task known by heart, whose gradient is next to nothing, has its say as well.
+    # All of length 1, so that a task known by heart, whose gradient is tiny, counts as well.
     lengths = rows.norm(dim=1)
     rows, least = rows / lengths.clamp_min(torch.finfo(rows.dtype).tiny)[:, None], (margin * lengths).cpu().numpy()
     # With gram = A·Aᵀ, |vector + rowsᵀ·v|² is |Aᵀ·v + A⁺·rows·vector|² up to a constant: a small problem.

@@ -1,100 +1,97 @@
-"""iCaRL (Rebuffi et al. 2017), online: classes are told apart by the mean features of a few images kept of each.
+"""iCaRL (Rebuffi et al. 2017), online: classes are told apart by the mean features of a few images kept per class.
 
-Exemplars are kept in the order in which their running mean comes closest to the mean of all (herding), so that any
-first part of them is a good choice. An input belongs to the class whose exemplars' mean is nearest. The network
-learns each class as a question of its own (sigmoid outputs), and keeps its earlier answers on exemplars.
+Exemplars are ordered so that their running mean comes closest to the mean of all (herding), which makes any first part
+of them a good choice. An input belongs to the class with the nearest exemplar mean. The network learns each class as
+a yes/no question (sigmoid outputs), and keeps its earlier answers on exemplars.
 
 The original herds over all images of a task and asks a copy of the earlier network. Online and within the budget there
-is neither: candidates of the present task are a uniform sample per class within the same number of images, and the
-earlier answers are remembered with the exemplars, from the end of their task.
-The paper has it for CIFAR10 alone, with 5 steps a batch; its learning rate is not published.
+is neither: candidates of the current task are a uniform sample per class within the same number of images, and earlier
+answers are stored with the exemplars at the end of their task.
+The paper has it for CIFAR10 only, with 5 steps per batch; its learning rate is not published.
 A tenth of CIFAR10's stream, seed 0: accuracy 30.3, forgetting 49.4 (paper, whole stream: 28.6 ± 1.2, 49.0 ± 2.4).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
-from ..settings import check_counts, check_positive
-from .base import Learner, Memory
-from .boundaries import Boundaries, BoundaryConfig
-from .features import see
-from .modes import evaluating
-from .reservoir import Reservoir, memory_of, unpack
-from .state import State, mapping, tensor
+from ..checks import check_counts, check_positive
+from ..storage.state import State, mapping, tensor
+from .base import Learner, LearnerConfig, Memory
+from .shared.boundaries import Boundaries, BoundaryConfig
+from .shared.features import forward_pass
+from .shared.modes import evaluating
+from .shared.reservoir import Reservoir, memory_of, unpack
 
 
 @dataclass(frozen=True)
-class ICaRLConfig:
+class ICaRLConfig(LearnerConfig):
     """iCaRL, online."""
 
     method: ClassVar[str] = "icarl"
 
-    images: int = 200
-    """Images kept, in all; each class seen so far has the same share of them."""
+    kept_images: int = 200
+    """Images kept in total, shared equally among the classes seen so far."""
 
     learning_rate: float = 0.1
     """Rate of the SGD steps."""
 
-    steps: int = 5
-    """SGD steps a batch, each with exemplars drawn anew."""
+    steps_per_batch: int = 5
+    """SGD steps per batch, each with newly drawn exemplars."""
 
     replayed: int = 10
-    """Exemplars of earlier tasks in a step."""
+    """Exemplars of earlier tasks per step."""
 
     tasks: BoundaryConfig = field(default_factory=BoundaryConfig)
     """What counts as the beginning of a task."""
 
     def __post_init__(self) -> None:
-        check_counts(self, "learner", "images", "steps", "replayed")
+        check_counts(self, "learner", "kept_images", "steps_per_batch", "replayed")
         check_positive(self, "learner", "learning_rate")
 
-    def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
-        """The learner of a run, its tasks taken from the stream."""
-        return ICaRL(network, replace(self, tasks=self.tasks.for_stream(task_lengths)), seed=seed)
+    def build(self, network: nn.Module, seed: int) -> Learner:
+        """The learner for a run."""
+        return ICaRL(network, self, seed=seed)
 
 
 class ICaRL(Learner):
-    """Learn features by sigmoid outputs; predict by the nearest mean of exemplars."""
+    """Learn features with sigmoid outputs; predict by the nearest exemplar mean."""
 
     boundaries: Boundaries
 
     def __init__(
-        self,
-        network: nn.Module,
-        config: ICaRLConfig | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
-        seed: int = 0,
+        self, network: nn.Module, config: ICaRLConfig | None = None, optimizer: Optimizer | None = None, seed: int = 0
     ) -> None:
         self.config = config or ICaRLConfig()
         super().__init__(network, self.config.learning_rate, optimizer, seed)
         self.boundaries = Boundaries(self.config.tasks)
-        self.candidates: dict[int, Reservoir] = {}  # of the classes of the present task
-        self.exemplars: dict[int, tuple[Tensor, Tensor]] = {}  # of earlier ones: images (packed), answers to remember
+        self.candidates: dict[int, Reservoir] = {}  # for the classes of the current task
+        self.exemplars: dict[int, tuple[Tensor, Tensor]] = {}  # of earlier ones: images (packed), their answers
         self._means: Tensor | None = None  # of every class that has images, until the network changes
         self._features_known = False
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Some steps on the batch and exemplars, then candidates from the batch."""
+        """Take steps on batch and exemplars, then candidates from the batch."""
         self._means = None
         if self.boundaries.before(y):
             self._herd(x)
-        losses = [self._step(x, y) for _ in range(self.config.steps)]
+        losses = [self._step(x, y) for _ in range(self.config.steps_per_batch)]
         self._collect(x, y)
         return {"loss": losses[-1]}
 
     def predict(self, x: Tensor) -> Tensor:
-        """Minus the squared distance to the mean of each class; far below for classes never seen."""
+        """Minus the squared distance to the mean of each class; far lower for classes never seen."""
         seen = [label for label, _ in self._images()]
         if not seen:
             return super().predict(x)
         x = self._laid_out(x.to(self._device()))
-        features, logits = self._see(x)
+        features, logits = self._features_and_logits(x)
         if self._means is None:
             self._means = self._class_means(x)
         distances = torch.cdist(features, self._means.to(features)).square()
@@ -111,10 +108,10 @@ class ICaRL(Learner):
         return next((tuple(images.shape[1:]) for _, images in self._images()), None)
 
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Refuse a network whose features cannot be told, before anything is learned."""
+        """Refuse a network whose features are unknown, before anything is learned."""
         x, y = super().check(x, y)
         if not self._features_known:
-            self._see(x[:1])
+            self._features_and_logits(x[:1])
             self._features_known = True
         return x, y
 
@@ -127,25 +124,25 @@ class ICaRL(Learner):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self.candidates, self.exemplars, self._means = {}, {}, None
         for label, images in mapping(state["candidates"]).items():
-            self.candidates[int(label)] = Reservoir(self.config.images)
+            self.candidates[int(label)] = Reservoir(self.config.kept_images)
             self.candidates[int(label)].load_state_dict(mapping(images))
         for label, part in mapping(state["exemplars"]).items():
             kept = mapping(part)
             self.exemplars[int(label)] = tensor(kept["images"]).clone(), tensor(kept["answers"]).clone()
 
     def _step(self, x: Tensor, y: Tensor) -> float:
-        """One step on the real batch and on exemplars, which are asked what they answered at the end of their task.
+        """One step on the real batch and on exemplars, whose targets are their answers at the end of their task.
 
-        What the outputs of earlier classes should be for a real image, nobody remembers: they are left out.
+        What a real image should output for earlier classes is not known: those outputs are left out.
         """
         images, targets = [x], [F.one_hot(y, self.classes).to(x)]
         asked = [torch.ones_like(targets[0])]
         asked[0][:, sorted(self.exemplars)] = 0
-        asked[0][torch.arange(len(y)), y] = 1  # but its own class, which may be an earlier one that comes back
+        asked[0][torch.arange(len(y)), y] = 1  # except its own class, which may be an earlier one that returns
         if self.exemplars:
             kept = torch.cat([images for images, _ in self.exemplars.values()])
             answers = torch.cat([answers for _, answers in self.exemplars.values()])
@@ -157,11 +154,11 @@ class ICaRL(Learner):
         return self.descend(loss / len(logits), "the loss")
 
     def _collect(self, x: Tensor, y: Tensor) -> None:
-        """Candidates from a batch; classes seen before make room for new ones."""
+        """Take candidates from a batch; earlier classes make room for new ones."""
         for label in torch.unique(y).tolist():
-            if label not in self.exemplars:  # one of an earlier task has its exemplars already
-                self.candidates.setdefault(label, Reservoir(self.config.images))
-        share = self.config.images // (len(self.exemplars) + len(self.candidates))
+            if label not in self.exemplars:  # classes of earlier tasks have exemplars already
+                self.candidates.setdefault(label, Reservoir(self.config.kept_images))
+        share = self.config.kept_images // (len(self.exemplars) + len(self.candidates))
         for reservoir in self.candidates.values():
             reservoir.shrink(share, self.generator)
         for label, reservoir in self.candidates.items():
@@ -175,19 +172,19 @@ class ICaRL(Learner):
         for label, reservoir in self.candidates.items():
             if reservoir.images is None or len(reservoir) == 0:
                 continue
-            features, logits = self._see(self._laid_out(unpack(reservoir.images, like)))
+            features, logits = self._features_and_logits(self._laid_out(unpack(reservoir.images, like)))
             answers = torch.zeros_like(logits)
-            answers[:, known] = logits[:, known].sigmoid()  # of classes yet to come: no
+            answers[:, known] = logits[:, known].sigmoid()  # for classes yet to come: no
             order = herd(features)
             self.exemplars[label] = reservoir.images[order], answers.cpu()[order]
         self.candidates = {}
 
-    def _see(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features of length 1, and logits, in eval mode; in half precision there would be no distances."""
+    def _features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of length 1 and logits, in eval mode; distances need at least single precision."""
         with evaluating(self.network), torch.no_grad():
-            seen = see(self.network, x)
-        kind = torch.promote_types(seen.features.dtype, torch.float32)
-        return F.normalize(seen.features.to(kind), dim=1), seen.logits.to(kind)
+            passed = forward_pass(self.network, x)
+        kind = torch.promote_types(passed.features.dtype, torch.float32)
+        return F.normalize(passed.features.to(kind), dim=1), passed.logits.to(kind)
 
     def _images(self) -> list[tuple[int, Tensor]]:
         """The images of each class, by label."""
@@ -196,7 +193,9 @@ class ICaRL(Learner):
         return sorted((label, images) for label, images in kept.items() if len(images))
 
     def _class_means(self, like: Tensor) -> Tensor:
-        means = [self._see(self._laid_out(unpack(images, like)))[0].mean(0) for _, images in self._images()]
+        means = [
+            self._features_and_logits(self._laid_out(unpack(images, like)))[0].mean(0) for _, images in self._images()
+        ]
         return F.normalize(torch.stack(means), dim=1)
 
 

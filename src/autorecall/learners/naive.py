@@ -1,4 +1,4 @@
-"""Naive SGD: one plain step on each batch, nothing against forgetting. The paper's lower bound, and its stationary row.
+"""Naive SGD: one plain step per batch, nothing against forgetting. The paper's lower bound, and its stationary row.
 
 MNIST-5k, seeds 0-4: accuracy 19.1 ± 0.2 (paper 18.8 ± 0.5), stationary 86.5 ± 1.8 (paper 87.1 ± 0.6).
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
-from ..settings import check_positive
-from .base import Learner
+from ..checks import check_positive
+from .base import Learner, LearnerConfig
 
 
 @dataclass(frozen=True)
-class NaiveConfig:
+class NaiveConfig(LearnerConfig):
     """Naive SGD."""
 
     method: ClassVar[str] = "naive"
@@ -28,20 +28,16 @@ class NaiveConfig:
     def __post_init__(self) -> None:
         check_positive(self, "learner", "learning_rate")
 
-    def build(self, network: nn.Module, seed: int, task_lengths: tuple[int, ...]) -> Learner:
-        """The learner of a run."""
+    def build(self, network: nn.Module, seed: int) -> Learner:
+        """The learner for a run."""
         return Naive(network, self, seed=seed)
 
 
 class Naive(Learner):
-    """One SGD step a batch."""
+    """One SGD step per batch."""
 
     def __init__(
-        self,
-        network: nn.Module,
-        config: NaiveConfig | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
-        seed: int = 0,
+        self, network: nn.Module, config: NaiveConfig | None = None, optimizer: Optimizer | None = None, seed: int = 0
     ) -> None:
         self.config = config or NaiveConfig()
         super().__init__(network, self.config.learning_rate, optimizer, seed)

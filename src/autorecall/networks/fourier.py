@@ -1,7 +1,7 @@
-"""Random Fourier features of the inputs and a linear layer: what a Gaussian kernel sees, without any training.
+"""Random Fourier features of the inputs and a linear layer: a Gaussian kernel, approximated without training.
 
-Rahimi and Recht (2007): cos(w·x + b) with w drawn from a Gaussian and b uniform, so that products of features are, in
-the mean, exp(−|x − x'|² / (2·width²)). RanDumb (Prabhu et al. 2024) put a linear discriminant on them.
+Rahimi and Recht (2007): cos(w·x + b) with w drawn from a Gaussian and b uniform, so that products of features are, on
+average, exp(−|x − x'|² / (2·width²)). RanDumb (Prabhu et al. 2024) adds a linear discriminant.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..settings import check_counts, check_positive
+from ..checks import check_counts, check_positive
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class FourierConfig:
 
 
 class Fourier(nn.Module):
-    """Fixed random features; the linear layer alone can be trained."""
+    """Fixed random features; only the linear layer can be trained."""
 
     treats_images_alone = True
 

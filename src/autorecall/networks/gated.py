@@ -1,4 +1,4 @@
-"""Gated layers, value ⊙ σ(gate), and the perceptron of them that generative replay classifies MNIST with."""
+"""Gated layers, value ⊙ σ(gate), and the perceptron made of them that generative replay uses on MNIST."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import ConfigError
 
 
 class Gated(nn.Module):
-    """Two layers of one shape: the second, through a sigmoid, decides how much of the first gets through."""
+    """Two layers of the same shape: the second, through a sigmoid, decides how much of the first passes."""
 
     treats_images_alone = True
 
@@ -39,13 +39,13 @@ class GatedMLPConfig:
     """Widths of the hidden layers."""
 
     dropout: float = 0.2
-    """Share of hidden values dropped in training."""
+    """Fraction of hidden values dropped in training."""
 
     def __post_init__(self) -> None:
         if any(not 1 <= width <= 10**6 for width in self.hidden):
             raise ConfigError(f"network.hidden is {self.hidden}; every width must be from 1 to 1,000,000")
         if not 0 <= self.dropout < 1:
-            raise ConfigError(f"network.dropout is {self.dropout}; expected a number from 0 to below 1")
+            raise ConfigError(f"network.dropout is {self.dropout}; expected at least 0 and below 1")
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         """The network for inputs of this shape; weights come from torch's global generator."""

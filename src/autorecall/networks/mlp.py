@@ -33,7 +33,7 @@ class MLPConfig:
 class MLP(nn.Module):
     """Takes images as images and flattens them itself, so that total variation still sees rows and columns."""
 
-    treats_images_alone = True  # but for batch-norm: copies of an image need be run only once
+    treats_images_alone = True  # copies of an image need only be run once
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], classes: int) -> None:
         super().__init__()

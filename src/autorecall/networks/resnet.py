@@ -15,7 +15,12 @@ from torch.nn import functional as F
 
 from ..errors import ConfigError
 
-POOL = 4  # average pool of the last feature map: 4×4 → 1×1 at 32×32 inputs, 11×11 → 2×2 at 84×84
+POOL = 4  # average pool of the last feature map: 4×4 → 1×1 for 32×32 inputs, 11×11 → 2×2 for 84×84
+
+
+# With fewer input channels, oneDNN's weight gradient of a strided 1×1 convolution writes past its memory on processors
+# without AVX-512, and the process dies (torch 2.13). The input is then strided by slicing, which is equivalent.
+FEWEST_STRIDED = 8
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class ResNet18Config:
     """Channels of the stem and the first stage; each later stage doubles them."""
 
     stem_momentum: float | None = None
-    """Momentum of the stem's running batch statistics; none: a cumulative average over all passes, as published."""
+    """Momentum of the stem's running batch statistics; if unset, a cumulative average over all passes, as published."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= 10_000:
@@ -43,14 +48,14 @@ class ResNet18Config:
                 f"resnet18 needs images (channels, height, width) but the data have shape {input_shape}; use an mlp"
             )
         network = ResNet18(input_shape, classes, self.channels, self.stem_momentum)
-        # The layout that learners give their images: weights need not be laid out anew at every pass.
+        # The layout that learners give their images, so weights are not converted at every pass.
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions and a shortcut; the shortcut is a 1×1 convolution where the shape changes."""
 
-    treats_images_alone = True  # but for batch-norm: copies of an image need be run only once
+    treats_images_alone = True  # except for batch-norm: copies of an image need only be run once
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -58,22 +63,24 @@ class BasicBlock(nn.Module):
         self.norm1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(channels)
+        self.slice = stride if channels_in < FEWEST_STRIDED else 1
         self.shortcut = nn.Sequential()
         if stride != 1 or channels_in != channels:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+                nn.Conv2d(channels_in, channels, 1, stride // self.slice, bias=False), nn.BatchNorm2d(channels)
             )
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of the same or half the height and width."""
         features = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(features)) + self.shortcut(x))
+        kept = x if self.slice == 1 else x[:, :, :: self.slice, :: self.slice]
+        return F.relu(self.norm2(self.conv2(features)) + self.shortcut(kept))
 
 
 class ResNet18(nn.Module):
     """Stem, four stages of two blocks, 4×4 average pool, one linear layer."""
 
-    treats_images_alone = True  # but for batch-norm: copies of an image need be run only once
+    treats_images_alone = True  # except for batch-norm: copies of an image need only be run once
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, channels: int, stem_momentum: float | None) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Variational auto-encoders (Kingma and Welling 2014), the generators of generative replay.
 
-An encoder says where in a space of latents z an image lies, q(z|x) = N(mean, variance); a decoder makes an image of z.
-Both rise a bound on log p(x): the reconstruction less the divergence of q from the prior p(z) = N(0, 1).
+The encoder maps an image to a distribution of latents z, q(z|x) = N(mean, variance); the decoder maps z to an image.
+Both raise a bound on log p(x): the reconstruction minus the KL divergence of q from the prior p(z) = N(0, 1).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..checks import check_choices, check_counts
 from ..errors import ConfigError, InputError
-from ..settings import check_choices, check_counts
 from .gated import Gated
 
-PROBABILITY = 1e-5  # a Bernoulli mean is kept this far away from 0 and 1
+PROBABILITY = 1e-5  # Bernoulli means are kept this far from 0 and 1
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 0.01, 7.0  # of the convolutional encoder
 
 
@@ -36,34 +36,34 @@ class VAE(nn.Module, ABC):
         return self.mean(features), self.variance(features)
 
     def decode(self, z: Tensor) -> Tensor:
-        """The images of latents."""
+        """The images decoded from latents."""
         images: Tensor = self.decoder(z)
         return images
 
-    def divergence(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Latents drawn from q(z|x), and by them an estimate of KL(q‖p), log q(z) − log p(z), a mean over the batch."""
+    def kl(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Latents drawn from q(z|x), and their estimate of KL(q‖p): log q(z) − log p(z), averaged over the batch."""
         mean, variance = self.encode(x)
         z = mean + variance.sqrt() * noise
-        return z, sampled_divergence(z, mean, variance).mean()
+        return z, sampled_kl(z, mean, variance).mean()
 
     @abstractmethod
     def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
-        """How far decoded latents are from the images they stand for."""
+        """How far the decoded latents are from their images."""
 
-    def loss(self, x: Tensor, noise: Tensor, divergence_weight: float) -> Tensor:
-        """Minus the bound: reconstruction + β·divergence."""
-        z, divergence = self.divergence(x, noise)
-        return self.reconstruction(x, z) + divergence_weight * divergence
+    def loss(self, x: Tensor, noise: Tensor, kl_weight: float) -> Tensor:
+        """Minus the bound: reconstruction + β·KL."""
+        z, kl = self.kl(x, noise)
+        return self.reconstruction(x, z) + kl_weight * kl
 
 
-def sampled_divergence(z: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """log q(z) − log p(z) of each row; its mean over q is KL(q‖p) = ½·Σ(mean² + variance − log variance − 1)."""
+def sampled_kl(z: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """log q(z) − log p(z) for each row; its mean over q is KL(q‖p) = ½·Σ(mean² + variance − log variance − 1)."""
     return 0.5 * (z.square() - variance.log() - (z - mean).square() / variance).sum(1)
 
 
 @dataclass(frozen=True)
 class MLPVAEConfig:
-    """A perceptron as encoder and one as decoder, for images of grey values in [0, 1]."""
+    """Perceptrons as encoder and decoder, for images with grey values in [0, 1]."""
 
     kind: ClassVar[str] = "mlp-vae"
 
@@ -71,32 +71,32 @@ class MLPVAEConfig:
     """Dimensions of z."""
 
     depth: int = 2
-    """Hidden layers of encoder and decoder."""
+    """Hidden layers in encoder and decoder, each."""
 
     hidden: int = 128
     """Width of the hidden layers."""
 
     dropout: float = 0.0
-    """Share of hidden values dropped in training."""
+    """Fraction of hidden values dropped in training."""
 
     def __post_init__(self) -> None:
         check_counts(self, "learner.vae", "latents", "depth", "hidden")
         if not 0 <= self.dropout < 1:
-            raise ConfigError(f"learner.vae.dropout is {self.dropout}; expected a number from 0 to below 1")
+            raise ConfigError(f"learner.vae.dropout is {self.dropout}; expected at least 0 and below 1")
 
     def check(self, x: Tensor) -> None:
-        """Refuse what is no grey value; any shape will do."""
+        """Refuse values outside [0, 1]; any shape will do."""
         low, high = float(x.min()), float(x.max())
         if low < 0 or high > 1:
-            raise InputError(f"inputs go from {low:.4g} to {high:.4g}; mlp-vae needs them in [0, 1]: scale them")
+            raise InputError(f"inputs range from {low:.4g} to {high:.4g}; mlp-vae needs them in [0, 1]: scale them")
 
     def build(self, shape: tuple[int, ...]) -> VAE:
-        """The generator of inputs of this shape; weights come from torch's global generator."""
+        """The generator for inputs of this shape; weights come from torch's global generator."""
         return _BernoulliVAE(self, shape)
 
 
 class _BernoulliVAE(VAE):
-    """A pixel is a coin: the reconstruction is −log of the probability of its grey value, summed over pixels."""
+    """A pixel is a Bernoulli variable: the reconstruction is −log of its probability, summed over pixels."""
 
     def __init__(self, config: MLPVAEConfig, shape: tuple[int, ...]) -> None:
         pixels, hidden = math.prod(shape), config.hidden
@@ -110,7 +110,7 @@ class _BernoulliVAE(VAE):
         )
 
     def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
-        """Summed over pixels, a mean over the batch."""
+        """Summed over pixels, averaged over the batch."""
         means = self.decode(z).clamp(PROBABILITY, 1 - PROBABILITY)
         return F.binary_cross_entropy(means, x, reduction="sum") / len(x)
 
@@ -133,15 +133,15 @@ class ConvVAEConfig:
     """Dimensions of z."""
 
     reconstruction: Literal["sum", "mean"] = "sum"
-    """sum: squared error summed over an image, as the bound has it. mean: its mean over all values of the batch,
-    divided by the batch once more, beside a divergence that is a sum: published, and of next to no weight."""
+    """sum: squared error summed over an image, as in the bound. mean: averaged over all values of the batch and divided
+    by the batch size again, as published; next to a summed KL divergence it has almost no weight."""
 
     def __post_init__(self) -> None:
         check_choices(self, "learner.vae")
         check_counts(self, "learner.vae", "latents")
 
     def check(self, x: Tensor) -> None:
-        """Refuse what strides cannot halve twice."""
+        """Refuse sizes that cannot be halved twice."""
         shape = tuple(x.shape[1:])
         if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
             raise InputError(
@@ -150,16 +150,16 @@ class ConvVAEConfig:
             )
 
     def build(self, shape: tuple[int, ...]) -> VAE:
-        """The generator of images of this shape; weights come from torch's global generator."""
+        """The generator for images of this shape; weights come from torch's global generator."""
         return _ConvVAE(self, shape)
 
 
 class _ConvVAE(VAE):
-    """The published gated network: six layers each way, two of them of stride 2."""
+    """The published gated network: six layers each way, two of them with stride 2."""
 
     def __init__(self, config: ConvVAEConfig, shape: tuple[int, ...]) -> None:
         channels, height, width = shape
-        whole = (height // 4, width // 4)  # what two strides leave of the image
+        whole = (height // 4, width // 4)  # the image after two strides
 
         def down(inputs: int, outputs: int, stride: int = 1) -> nn.Module:
             return Gated(lambda: nn.Conv2d(inputs, outputs, 5, stride, padding=2))
@@ -185,15 +185,15 @@ class _ConvVAE(VAE):
         self._published = config.reconstruction == "mean"
 
     def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
-        """Squared error, a mean over the batch."""
+        """Squared error, averaged over the batch."""
         error = F.mse_loss(self.decode(z), x, reduction="mean" if self._published else "sum")
         return error / len(x)
 
 
 class _TwoAsOne(nn.Module):
-    """A convolution and a 1×1 convolution after it, with nothing in between: the same as one by the product of weights.
+    """A convolution followed directly by a 1×1 convolution, run as one with the product of their weights.
 
-    Of the published decoder these two are two thirds of the arithmetic, and as one next to nothing.
+    In the published decoder these two are two thirds of the arithmetic; as one, next to nothing.
     """
 
     def __init__(self, first: nn.Conv2d, second: nn.Conv2d) -> None:
@@ -201,7 +201,7 @@ class _TwoAsOne(nn.Module):
         self.first, self.second = first, second
 
     def forward(self, x: Tensor) -> Tensor:
-        """Second after first."""
+        """Both as one convolution."""
         assert self.first.bias is not None
         assert self.second.bias is not None
         mixed = self.second.weight.flatten(1)
@@ -210,5 +210,5 @@ class _TwoAsOne(nn.Module):
 
 
 def draw(rows: int, latents: int, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Standard normal numbers, drawn on the CPU, so that a seed means the same on every device."""
+    """Standard normal numbers, drawn on the CPU, so a seed means the same on every device."""
     return torch.randn(rows, latents, generator=generator).to(like)

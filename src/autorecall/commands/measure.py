@@ -1,0 +1,293 @@
+"""What recall costs, as ratios measured within one run: machines differ and are shared, ratios travel.
+
+Contenders take turns, so that a slow moment of the machine hits them alike; figures are medians, spreads the quartiles.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import data
+from ..config import RunConfig
+from ..data import Split
+from ..errors import DataError
+from ..learners.arm import ARM, ARMConfig
+from ..learners.base import Learner
+from ..learners.shared.teacher import LagConfig
+from ..presets import PRESETS
+from ..recall import reference
+from ..recall.batch import Recalled
+from ..stream import as_batch
+from ..torch_state import cores, limited_threads
+
+Batch = tuple[Tensor, Tensor]
+WARM_UP = 2  # iterations before the first is timed: threads start, memory is first touched
+CURVES: dict[str, Sequence[int]] = {  # every size is varied with the others as in the paper
+    "M, recalled images": (10, 30, 100, 300, 1000),
+    "S, ascent steps": (5, 10, 20, 40),
+    "N, real images": (5, 10, 20, 40),
+    "classes": (10, 50, 100, 200),
+    "image size": (32, 64, 84),
+}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per iteration: the median, and the quartiles around it."""
+
+    seconds: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(seconds: Sequence[float]) -> Timing:
+        """Summarise; of very few, the extremes stand for the quartiles."""
+        ordered = sorted(seconds)
+        return Timing(statistics.median(ordered), ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4])
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """One online iteration of three learners on one dataset."""
+
+    real_data: bool
+    naive: Timing
+    literal: Timing
+    arm: Timing
+
+    @property
+    def speedup_over_literal(self) -> float:
+        """Seconds of literal ARM / seconds of ARM."""
+        return self.literal.seconds / self.arm.seconds
+
+    @property
+    def cost_over_naive(self) -> float:
+        """Seconds of ARM / seconds of naive."""
+        return self.arm.seconds / self.naive.seconds
+
+
+def iterations(dataset: str, rounds: int, literal_rounds: int, progress: Callable[[], None]) -> Iterations:
+    """naive, literal ARM (copies kept, the equations as they stand) and ARM, with the paper's settings, in turns."""
+    config = PRESETS[f"{dataset}/arm"].config
+    batches, real = _batches(dataset, config)
+    recalling = always_recalling(config)
+    learners: dict[str, Learner] = {
+        "naive": _learner(PRESETS[f"{dataset}/naive"].config),
+        "literal": _literal(config, recalling),
+        "arm": arm(config, recalling),
+    }
+    turns = {"naive": 5 * rounds, "literal": literal_rounds, "arm": rounds}
+    times = _taking_turns(learners, batches, turns, progress)
+    return Iterations(real, *(Timing.of(times[name]) for name in ("naive", "literal", "arm")))
+
+
+def growth(progress: Callable[[], None], repeats: int = 3) -> dict[str, dict[int, Timing]]:
+    """How an ARM iteration with CIFAR10's network grows with each of its sizes, all others as in the paper."""
+    curves: dict[str, dict[int, Timing]] = {}
+    for name, sizes in CURVES.items():
+        contenders = {size: _sized(name, size) for size in sizes}
+        times: dict[int, list[float]] = {size: [] for size in sizes}
+        for turn in range(repeats + 1):
+            for size, (learner, x, y) in contenders.items():
+                seconds = seconds_of(partial(learner.observe, x, y))
+                if turn:  # the first is the warm-up
+                    times[size].append(seconds)
+            progress()
+        curves[name] = {size: Timing.of(seconds) for size, seconds in times.items()}
+    return curves
+
+
+def _sized(name: str, size: int) -> tuple[Learner, Tensor, Tensor]:
+    config = PRESETS["cifar10/arm"].config
+    images, steps, count, classes, side = (
+        size if name == sized else usual for sized, usual in zip(CURVES, (100, 10, 10, 10, 32), strict=True)
+    )
+    recalling = replace(always_recalling(config), recalled_images=images, ascent_steps=steps)
+    learner = recalling.build(_network(config, (3, side, side), classes), 0)
+    return learner, torch.rand(count, 3, side, side), torch.arange(count) % classes
+
+
+def peak_memory(progress: Callable[[], None]) -> dict[str, float]:
+    """Peak resident memory in MB that iterations need beyond the learner itself, each in a process of its own.
+
+    Nothing where the system does not tell: only Linux has a peak that can be set back.
+    """
+    if not Path("/proc/self/clear_refs").exists():
+        return {}
+    found = {}
+    for name, images, count, tasks, literal in (
+        ("M=10", 10, 4, 1, False),
+        ("M=100", 100, 4, 1, False),
+        ("M=1000", 1000, 4, 1, False),
+        ("M=100, 10 tasks", 100, 10, 10, False),
+        ("literal, M=100", 100, 1, 1, True),
+    ):
+        found[name] = _peak(images, count, tasks, literal)
+        progress()
+    return found
+
+
+def _peak(images: int, iterations: int, tasks: int, literal: bool) -> float:
+    code = f"from autorecall.commands.measure import print_peak; print_peak({images}, {iterations}, {tasks}, {literal})"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+def print_peak(images: int, iterations: int, tasks: int, literal: bool) -> None:
+    """Run in a process of its own by `peak_memory`; a teacher is copied for every task."""
+    config = PRESETS["cifar10/arm"].config
+    lag = LagConfig("every", max(1, iterations // tasks), start=0)
+    recalling = replace(always_recalling(config), recalled_images=images, lag=lag)
+    learner = _literal(config, recalling) if literal else arm(config, recalling)
+    with limited_threads(max(1, cores() // 2)):
+        before = _memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # sets the peak back
+        for _ in range(iterations):
+            learner.observe(torch.rand(10, 3, 32, 32), torch.arange(10))
+    print(_memory("VmHWM") - before)
+
+
+def _memory(name: str) -> float:
+    """A figure of this process in MB."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
+    return int(kilobytes) * 1024 / 1e6
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that is measured."""
+
+    cifar10: Iterations
+    mnist: Iterations
+    growth_seconds: dict[str, dict[int, Timing]]
+    peak_memory_mb: dict[str, float]
+    threads: int
+
+    def as_json(self) -> dict[str, object]:
+        """All fields; the ratios stand under dotted names as well, such as cifar10.cost_over_naive."""
+        values = asdict(self)
+        for name, measured in (("cifar10", self.cifar10), ("mnist", self.mnist)):
+            for ratio in ("speedup_over_literal", "cost_over_naive"):
+                values[f"{name}.{ratio}"] = values[name][ratio] = getattr(measured, ratio)
+        return values
+
+
+def measure(progress: Callable[[str, float], None]) -> Report:
+    """The whole benchmark, about two minutes; `progress` is told what is being done and how much of it is over."""
+
+    def telling(what: str, steps: int) -> Callable[[], None]:
+        done = iter(range(1, steps + 1))
+        progress(what, 0)
+        return lambda: progress(what, next(done) / steps)
+
+    with limited_threads(max(1, cores() // 2)):  # as a run does it
+        return Report(
+            cifar10=iterations("cifar10", 15, 2, telling("iterations on CIFAR10", 92)),
+            mnist=iterations("mnist", 60, 20, telling("iterations on MNIST", 380)),
+            growth_seconds=growth(telling("growth with M, S, N, classes, image size", 20)),
+            peak_memory_mb=peak_memory(telling("memory", 5)),
+            threads=cores(),
+        )
+
+
+def _learner(config: RunConfig) -> Learner:
+    network = _network(config, (1, 28, 28) if config.dataset == "mnist" else (3, 32, 32))
+    return config.learner.for_stream((1,)).build(network, 0)
+
+
+def arm(config: RunConfig, recalling: ARMConfig) -> ARM:
+    """ARM with these settings and the network of a run."""
+    learner = _learner(replace(config, learner=recalling))
+    assert isinstance(learner, ARM)
+    return learner
+
+
+class LiteralARM(ARM):
+    """Algorithm 1 as it stands: copies kept, the equations of `recall.reference`, torch's own memory layout."""
+
+    copies = "keep"
+
+    def __init__(self, network: nn.Module, config: ARMConfig) -> None:
+        super().__init__(network.to(memory_format=torch.contiguous_format), config)  # type: ignore[call-overload]
+        self._convolutional = False
+
+    def recall(self, start: Recalled, present_classes: Tensor, teacher: nn.Module) -> tuple[Recalled, dict[str, float]]:
+        """The reference, in place of the one fast loop."""
+        config, objective = self.config, self.objective(start, present_classes)
+        return reference.recall(self.network, teacher, start, objective, config.ascent_steps, config.recall_rate)
+
+
+def _literal(config: RunConfig, recalling: ARMConfig) -> ARM:
+    return LiteralARM(arm(config, recalling).network, recalling)
+
+
+def _network(config: RunConfig, shape: tuple[int, ...], classes: int = 10) -> nn.Module:
+    torch.manual_seed(0)
+    return config.network.build(shape, classes)
+
+
+def always_recalling(config: RunConfig) -> ARMConfig:
+    """The paper's settings, recalling from the first batch on and with a teacher that is always a few batches old."""
+    assert isinstance(config.learner, ARMConfig)
+    return replace(config.learner, lag=LagConfig("every", 10**6, start=0))
+
+
+def _batches(dataset: str, config: RunConfig) -> tuple[list[Batch], bool]:
+    """Real batches where there is data, made ones otherwise; only the values differ, not the work."""
+    try:
+        split: Split = data.load(config.dataset, may_download=False).train
+    except DataError:
+        return [(torch.rand(10, 3, 32, 32), torch.arange(10)) for _ in range(8)], False
+    order = np.random.default_rng(0).permutation(len(split))
+    return [as_batch(split, order[start : start + 10]) for start in range(0, 80, 10)], True
+
+
+def _taking_turns(
+    learners: dict[str, Learner], batches: Sequence[Batch], turns: dict[str, int], progress: Callable[[], None]
+) -> dict[str, list[float]]:
+    """Seconds of each learner's iterations, spread evenly over the same stretch of time.
+
+    Literal ARM has all threads to itself, as torch would have it; a run gives half of them to each network. Changing
+    their number costs the next iterations something, so those are not counted, here as there.
+    """
+    supply = cycle(batches)
+
+    def warm_up() -> None:
+        for name in learners:
+            if name != "literal":
+                for _ in range(WARM_UP):
+                    learners[name].observe(*next(supply))
+
+    warm_up()
+    times: dict[str, list[float]] = {name: [] for name in learners}
+    plan = sorted((turn / turns[contender], contender) for contender in learners for turn in range(turns[contender]))
+    for _, name in plan:
+        work = partial(learners[name].observe, *next(supply))
+        if name == "literal":
+            with limited_threads(cores()):
+                work()
+                times[name].append(seconds_of(work))
+            warm_up()
+        else:
+            times[name].append(seconds_of(work))
+        progress()
+    return times
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

@@ -1,0 +1,170 @@
+"""`autorecall show`: runs gathered into one table, beside the paper's figures."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from ..config import RunConfig
+from ..errors import AutorecallError, DataError
+from ..presets import PRESETS, changes
+from ..runs.folder import FILES, is_ours, read_config
+from ..runs.result import Result, read_result
+from .text import printable
+
+HEADER = ("run", "seeds", "accuracy", "paper", "forgetting", "paper", "images", "MB", "parameters", "MB", "seconds")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run."""
+
+    folder: Path
+    config: RunConfig
+    result: Result
+
+
+def main(arguments: list[str]) -> None:
+    """Parse, gather, print."""
+    tyro.cli(_show, prog="autorecall show", args=arguments)
+
+
+def _show(
+    directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")], markdown: bool = False
+) -> None:
+    """Gather all runs below a folder into one table, the paper's figure beside each.
+
+    Figures are mean ± standard deviation over seeds. Runs whose settings differ from their preset are rows of their
+    own, without a published figure.
+
+    Args:
+        directory: The folder to look below.
+        markdown: Print the table as Markdown.
+    """
+    runs = gather(directory)
+    if not runs:
+        raise DataError(f"there is no finished run below {directory}; make one with `autorecall run --out {directory}`")
+    groups = _groups(runs)
+    rows = [tuple(map(printable, _row(name, group))) for name, group in groups.items()]
+    notes = _notes(groups)
+    if markdown:
+        print("| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
+        print("\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows))
+        print("\n" + "\n".join(notes))
+        return
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 160
+    table = Table(*HEADER)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for note in notes:
+        console.print(note)
+
+
+def gather(directory: Path) -> list[Run]:
+    """All finished runs below a folder; what cannot be read is named and left out."""
+    if not directory.is_dir():
+        raise DataError(f"{directory} is no folder; give one that `autorecall run --out` wrote")
+    runs, unended = [], []
+    for folder in sorted({path.parent for name in FILES for path in directory.rglob(name)}):
+        if ".old-" in folder.name:
+            continue
+        if not (folder / "result.json").exists():
+            if any(is_ours(folder / name) for name in FILES):
+                unended.append(f"{folder} ({'diverged' if (folder / 'stopped.json').exists() else 'unfinished'})")
+            continue
+        try:
+            runs.append(_read(folder / "result.json"))
+        except AutorecallError as error:
+            _leave_out(str(error))
+    if unended:
+        _leave_out(", ".join(unended))
+    return runs
+
+
+def _leave_out(what: str) -> None:
+    print(printable(f"left out: {what}"), file=sys.stderr)
+
+
+def _read(path: Path) -> Run:
+    try:
+        _, config = read_config(path.with_name("config.json"))
+        return Run(path.parent, config, read_result(path))
+    except AutorecallError as error:
+        raise DataError(f"{path.parent}: {error}") from error
+
+
+def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs that differ in nothing but the seed, under a name that says how they differ from their preset."""
+    groups: dict[str, list[Run]] = {}
+    usual = {name: row.config for name, row in PRESETS.items()}
+    for run in runs:
+        # What is no preset is compared with the first run of its name.
+        changed = changes(run.config, usual.setdefault(run.result.preset, run.config))
+        name = " ".join([run.result.preset, *(f"{field}={value}" for field, value in changed.items())])
+        group = groups.setdefault(name, [])
+        twin = next((other for other in group if other.result.seed == run.result.seed), None)
+        if twin is None:
+            group.append(run)
+        else:  # the same run twice says nothing of how much runs differ
+            _leave_out(f"{run.folder} has the settings and the seed of {twin.folder}")
+    order = {name: place for place, name in enumerate(PRESETS)}
+    return dict(sorted(groups.items(), key=lambda item: (order.get(item[0].split(" ")[0], len(order)), item[0])))
+
+
+def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
+    forgetting = [run.result.forgetting for run in runs if run.result.forgetting is not None]
+    memory = runs[0].result.memory
+    return (
+        re.sub(r"\[([^][,]+, [^][,]+), [^][]+\]", r"[\1, …]", name),  # long lists would make long rows
+        str(len(runs)),
+        _spread([run.result.accuracy for run in runs]),
+        _paper(name, "accuracy"),
+        _spread(forgetting),
+        _paper(name, "forgetting"),
+        f"{memory.images:,.0f}",
+        f"{memory.image_mb:.2f}",
+        f"{memory.parameters:,.0f}",
+        f"{memory.parameter_mb:.2f}",
+        f"{statistics.fmean(run.result.seconds.train + run.result.seconds.evaluate for run in runs):.1f}",
+    )
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    mean = statistics.fmean(values)
+    return f"{mean:.1f} ± {statistics.stdev(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
+
+
+def _paper(name: str, what: str) -> str:
+    """The published figure of a row; none for one with other settings, or that was never published."""
+    if name not in PRESETS:
+        return "-"
+    published = PRESETS[name].published
+    if published is None:
+        return "not in the paper"
+    value = getattr(published, what)
+    return "-" if value is None else f"{value} ± {getattr(published, what + '_spread')}"
+
+
+def _notes(names: Iterable[str]) -> list[str]:
+    """What ± means, ours and the paper's."""
+    meanings: dict[str, list[str]] = {}
+    for name in names:
+        published = PRESETS[name].published if name in PRESETS else None
+        if published is not None:
+            meanings.setdefault(published.spread, []).append(name)
+    notes = ["Measured: mean ± standard deviation over seeds, in percent; a single run has no ±. MB are 10⁶ bytes."]
+    return notes + [f"Paper's ±: {meaning} ({', '.join(names)})." for meaning, names in meanings.items()]

@@ -1,0 +1,219 @@
+"""Algorithm 1 except for the objective: learn, recall, learn again. ARM and ADI differ only in the objective."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from ...checks import check_choices, check_counts, check_not_negative, check_positive
+from ...errors import ConfigError, InputError
+from ...recall.ascent import ascend
+from ...recall.batch import Initial, Recalled
+from ...recall.copies import forward, obstacle
+from ...recall.objective import Objective
+from ...recall.side_by_side import SideBySide
+from ...recall.terms import soft_cross_entropy
+from ...torch_state import cores
+from ..base import LearnerConfig, finite
+from .teacher import LagConfig, TaughtLearner
+
+
+@dataclass(frozen=True)
+class RecallConfig(LearnerConfig):
+    """How images are recalled and learned from, for any objective. Defaults are the paper's values for MNIST."""
+
+    recalled_images: int = 10
+    """M, the number of recalled images."""
+
+    ascent_steps: int = 10
+    """S, the number of ascent steps."""
+
+    recall_rate: float = 25.0
+    """η1, the rate of an ascent step. The objective is a mean, so one image moves by η1/M times its own gradient."""
+
+    initial: Initial = "real"
+    """What recalled images start from: images of the real batch, or uniform noise in [0, 1)."""
+
+    l2_norm: float = 1.0
+    """λ5, penalises large pixel values."""
+
+    total_variation: float = 1.0
+    """λ6, penalises rough images; must be 0 unless inputs are images (channels, height, width)."""
+
+    learning_rate: float = 0.05
+    """η0, the rate of both SGD steps."""
+
+    recalled_weight: float = 1.0
+    """λ0 of the recalled images in the learning step."""
+
+    real_weight: float = 1.0
+    """λ0 of the real batch in the learning step; 0 is the paper's "no distill"."""
+
+    targets: Literal["soft", "hard"] = "soft"
+    """The teacher's answer for a recalled image: its softmax outputs, or only its most probable class."""
+
+    repeats: int = 1
+    """Rounds of recall and learning per batch, each continuing with the images found before."""
+
+    accumulate_repeats: bool = False
+    """The published form of repeats: gradients are not cleared between them, so repeat r steps along g₁ + … + g_r."""
+
+    lag: LagConfig = field(default_factory=LagConfig)
+    """When the teacher becomes a fresh copy of the student."""
+
+    def __post_init__(self) -> None:
+        check_choices(self, "learner")
+        check_counts(self, "learner", "recalled_images", "ascent_steps", "repeats")
+        check_positive(self, "learner", "recall_rate", "learning_rate")
+        check_not_negative(self, "learner", "l2_norm", "total_variation", "recalled_weight", "real_weight")
+        if self.recalled_weight == 0 and self.real_weight == 0:
+            raise ConfigError("learner.recalled_weight and learner.real_weight are both 0; expected one above 0")
+
+
+class RecallLearner(TaughtLearner):
+    """Learn, recall, learn again. Subclasses say what recalled images start from and ascend."""
+
+    config: RecallConfig
+    terms: ClassVar[tuple[str, ...]]  # the names of the objective's terms
+
+    copies: Literal["auto", "collapse", "keep"] = "auto"
+    """collapse runs copies of an image once and counts them, the same mathematics; auto does so where it is safe."""
+
+    def __init__(
+        self, network: nn.Module, config: RecallConfig, optimizer: Optimizer | None = None, seed: int = 0
+    ) -> None:
+        self.config = config
+        super().__init__(network, config.lag, config.learning_rate, optimizer, seed)
+        self.side_by_side = SideBySide()
+        self._said_why = False
+
+    @abstractmethod
+    def start(self, x: Tensor, present_classes: Tensor, keep_copies: bool) -> Recalled | None:
+        """Line 5: what recalled images start from; None if there is nothing to recall."""
+
+    @abstractmethod
+    def objective(self, start: Recalled, present_classes: Tensor) -> Objective:
+        """Equation 7: what they ascend."""
+
+    def recall(self, start: Recalled, present_classes: Tensor, teacher: nn.Module) -> tuple[Recalled, dict[str, float]]:
+        """Lines 6-8: the images found, and the terms of the objective."""
+        config, objective = self.config, self.objective(start, present_classes)
+        return ascend(
+            self.network, teacher, start, objective, config.ascent_steps, config.recall_rate, self.side_by_side
+        )
+
+    def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """One round of Algorithm 1."""
+        config = self.config
+        teacher = self.teacher.follow(self.network, y)
+        numbers = {"loss": self.descend(F.cross_entropy(self.network(x), y), "the loss on the real batch")}
+        reason = obstacle(self.network)
+        present = torch.unique(y)
+        recalled = None if teacher is None else self.start(x, present, self._keeps_copies(len(x), reason))
+        if teacher is None or recalled is None:
+            return numbers | self._nothing_recalled()
+
+        self.side_by_side.threads = self._threads_worth(x, reason)
+        for repeat in range(config.repeats):
+            recalled, terms = self.recall(recalled, present, teacher)
+            keep_gradients = config.accumulate_repeats and repeat > 0
+            losses, targets = self._learn_from(recalled, x, teacher, keep_gradients)
+            numbers |= terms | losses | self._class_history((recalled.weights @ targets).tolist())
+            if self.on_recall is not None:
+                self.on_recall(recalled, targets)
+        return numbers
+
+    def _learn_from(
+        self, recalled: Recalled, x: Tensor, teacher: nn.Module, keep_gradients: bool
+    ) -> tuple[dict[str, float], Tensor]:
+        """Line 9, as published: the sum of two means, each batch in its own pass."""
+        config = self.config
+        batches = [(recalled.images, recalled.multiplicities)] + ([(x, None)] if config.real_weight else [])
+        logits, answers = self.side_by_side.both(
+            partial(_outputs, self.network, batches), partial(_answers, teacher, batches)
+        )
+        targets = answers[0]
+        learned = F.one_hot(targets.argmax(1), targets.shape[1]).to(targets) if config.targets == "hard" else targets
+        losses = [config.recalled_weight * soft_cross_entropy(logits[0], learned, recalled.weights)]
+        losses += [config.real_weight * soft_cross_entropy(logits[1], answers[1])] if config.real_weight else []
+        values = [finite(losses[0], "the loss on recalled images")]
+        values += [finite(loss, "the distillation loss on the real batch") for loss in losses[1:]]
+        self._descend_together(losses, keep_gradients)
+        return {"recalled_loss": values[0], "distillation": values[1] if config.real_weight else math.nan}, targets
+
+    def _descend_together(self, losses: list[Tensor], keep_gradients: bool) -> None:
+        """One optimizer step down the sum of losses."""
+        if not keep_gradients:
+            self._clear_gradients()
+        if len(losses) == 2 and not keep_gradients:
+            # Their graphs share only parameters, and a sum of two does not depend on which comes first.
+            self.side_by_side.both(losses[0].backward, losses[1].backward)
+        else:
+            for loss in losses:
+                loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Also refuse what recall cannot use."""
+        x, y = super().check(x, y)
+        weight = self.config.total_variation
+        if x.dim() != 4 and weight > 0:
+            raise InputError(
+                f"learner.total_variation is {weight} but inputs have shape {tuple(x.shape[1:])}, not "
+                "(channels, height, width); set it to 0, or give inputs of that shape"
+            )
+        if self.config.recalled_images == 1:
+            self.check_single(x, "learner.recalled_images=1")
+        return x, y
+
+    def _threads_worth(self, x: Tensor, reason: str | None) -> int:
+        """Threads for the two networks together.
+
+        Handing work to another thread pays off for convolutions, not for a few small matrix products. A network that
+        draws random numbers would draw them in a race, and an accelerator has its own queue.
+        """
+        worth = self._convolutional and reason is None and x.device.type == "cpu"
+        return min(self.threads or cores(), cores()) if worth else 1
+
+    def _keeps_copies(self, count: int, reason: str | None) -> bool:
+        """Whether each copy of a real image is run separately. With M ≤ N, or from noise, there are none."""
+        config = self.config
+        if self.copies != "auto" or config.initial == "noise" or config.recalled_images <= count:
+            return self.copies == "keep"
+        if reason is not None and not self._said_why:
+            self._said_why = True
+            warnings.warn(
+                f"recall keeps all {config.recalled_images} copies, which takes longer: {reason} is not known to treat "
+                "copies of an image alike; if it does, set treats_images_alone = True on its class, or "
+                "learner.copies = 'collapse'",
+                stacklevel=4,
+            )
+        return reason is not None
+
+    def _class_history(self, mean_teacher_outputs: list[float]) -> dict[str, float]:
+        return {f"recalled_class_{label}": share for label, share in enumerate(mean_teacher_outputs)}
+
+    def _nothing_recalled(self) -> dict[str, float]:
+        names = (*self.terms, "objective", "recalled_loss", "distillation")
+        return dict.fromkeys(names, math.nan) | self._class_history([math.nan] * self.classes)
+
+
+Batch: TypeAlias = tuple[Tensor, Tensor | None]  # inputs, and how often each occurs if not once
+
+
+def _outputs(network: nn.Module, batches: list[Batch]) -> list[Tensor]:
+    return [forward(network, images, counts) for images, counts in batches]
+
+
+@torch.no_grad()
+def _answers(teacher: nn.Module, batches: list[Batch]) -> list[Tensor]:
+    return [logits.softmax(1) for logits in _outputs(teacher, batches)]

@@ -1,0 +1,118 @@
+"""Where tasks begin: a learner infers it from its batches, or is told.
+
+The paper's remark that "every T batches" equals "when a batch contains novel classes" holds only if the first batch of
+a task shows all its classes; a batch of ten shows all of five classes with probability 0.52. The policy `novel`
+therefore takes a class that appears within 40 images of a boundary as a late one of the same task: 40 images miss one
+of five classes in 1 task out of 1,500.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+from torch import Tensor
+
+from ...checks import check_choices
+from ...errors import ConfigError
+from ...storage.state import State, integer, integers
+
+SPACING = 40  # images, by default
+
+
+@dataclass(frozen=True)
+class BoundaryConfig:
+    """What counts as the beginning of a task."""
+
+    part: ClassVar[str] = "learner.tasks"
+
+    policy: Literal["every", "novel", "boundary"] = "novel"
+    """every: each `every` batches. novel: before a batch with a new class. boundary: when boundary() is called."""
+
+    every: int | None = None
+    """T, batches per task (policy every); if unset, a run takes the task length of its stream."""
+
+    spacing: int | None = None
+    """Minimum images between boundaries (policy novel), so a task's late classes start no other; if unset, 40."""
+
+    def __post_init__(self) -> None:
+        check_choices(self, self.part)
+        if self.every is not None and self.every < 1:
+            raise ConfigError(f"{self.part}.every is {self.every}; expected at least 1 batch")
+        if self.spacing is not None and self.spacing < 1:
+            raise ConfigError(f"{self.part}.spacing is {self.spacing}; expected at least 1 image")
+        if self.every is not None and self.policy != "every":
+            raise ConfigError(
+                f"{self.part}.every is {self.every} but the policy is {self.policy}, which does not count batches; "
+                "set the policy to every, or leave it out"
+            )
+        if self.spacing is not None and self.policy != "novel":
+            raise ConfigError(
+                f"{self.part}.spacing is {self.spacing} but the policy is {self.policy}, which does not look at "
+                "classes; set the policy to novel, or leave it out"
+            )
+
+    def for_stream(self, task_lengths: Sequence[int]) -> Self:
+        """T from the stream, if it is unset.
+
+        Tasks of different lengths have no single T: then each boundary is announced.
+        """
+        if self.policy != "every" or self.every is not None:
+            return self
+        if len(set(task_lengths)) == 1:
+            return replace(self, every=task_lengths[0])
+        return replace(self, policy="boundary")
+
+
+class Boundaries:
+    """Counts tasks as they begin."""
+
+    def __init__(self, config: BoundaryConfig) -> None:
+        if config.policy == "every" and config.every is None:
+            raise ConfigError(f"{config.part}.every is not set; give the number of batches per task")
+        self.config = config
+        self.batches = 0  # seen so far
+        self.tasks = 0  # begun so far
+        self.ahead = False  # the next batch was announced to begin a task
+        self.earlier_classes: frozenset[int] = frozenset()  # seen before the current batch
+        self._images = 0  # of the latest task
+        self._seen: set[int] = set()
+
+    def before(self, labels: Tensor) -> bool:
+        """Look at the next batch, and return whether it begins a task. The first batch always does."""
+        self.earlier_classes = frozenset(self._seen)
+        new_classes = set(labels.tolist()) - self._seen
+        begins = self._begins(bool(new_classes))
+        if begins:
+            self.tasks += 1
+            self._images = 0
+        self._seen |= new_classes
+        self._images += len(labels)
+        self.ahead = False
+        self.batches += 1
+        return begins
+
+    def _begins(self, novel: bool) -> bool:
+        if self.tasks == 0 or self.ahead:
+            return True
+        if self.config.policy == "every":
+            assert self.config.every is not None
+            return self.batches % self.config.every == 0
+        return self.config.policy == "novel" and novel and self._images >= (self.config.spacing or SPACING)
+
+    def state_dict(self) -> dict[str, object]:
+        """The state of the policy."""
+        return {
+            "batches": self.batches,
+            "tasks": self.tasks,
+            "ahead": self.ahead,
+            "images": self._images,
+            "seen": sorted(self._seen),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned."""
+        self.batches, self.tasks = integer(state["batches"]), integer(state["tasks"])
+        self.ahead, self._images = bool(state["ahead"]), integer(state["images"])
+        self._seen = set(integers(state["seen"]))

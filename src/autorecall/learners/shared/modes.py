@@ -1,0 +1,38 @@
+"""Switch a network's mode for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+
+@contextmanager
+def training(network: nn.Module) -> Iterator[None]:
+    """Train mode inside; every module's mode is restored.
+
+    A network already in train mode is left alone, so parts the user froze with `.eval()` stay frozen.
+    """
+    with _modes_as_found(network):
+        if not network.training:
+            network.train()
+        yield
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Eval mode inside; every module's mode is restored."""
+    with _modes_as_found(network):
+        network.eval()
+        yield
+
+
+@contextmanager
+def _modes_as_found(network: nn.Module) -> Iterator[None]:
+    found = [(module, module.training) for module in network.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in found:
+            module.training = mode

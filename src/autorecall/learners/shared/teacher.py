@@ -1,0 +1,119 @@
+"""The teacher: an earlier copy of the student, refreshed when a task begins. The paper's lag T is a task's length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...errors import ConfigError
+from ...storage.state import State, mapping
+from ..base import Learner, Memory
+from .boundaries import Boundaries, BoundaryConfig
+from .frozen_copy import frozen_copy
+
+
+@dataclass(frozen=True)
+class LagConfig(BoundaryConfig):
+    """When the teacher becomes a fresh copy of the student."""
+
+    part: ClassVar[str] = "learner.lag"
+
+    start: int | None = None
+    """Batches before recall begins; if unset, until the second copy (in a run with policy every: the second task)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start is not None and self.start < 0:
+            raise ConfigError(f"learner.lag.start is {self.start}; expected at least 0 batches")
+
+    def for_stream(self, task_lengths: Sequence[int]) -> Self:
+        """T and the start of recall from the stream, if they are unset."""
+        lag = super().for_stream(task_lengths)
+        return replace(lag, start=task_lengths[0]) if lag.policy == "every" and lag.start is None else lag
+
+
+class Teacher:
+    """An earlier copy of a network; frozen, except for its running batch statistics."""
+
+    def __init__(self, config: LagConfig) -> None:
+        self.config = config
+        self.boundaries = Boundaries(config)
+        self.network: nn.Module | None = None
+
+    def follow(self, student: nn.Module, labels: Tensor) -> nn.Module | None:
+        """Before a batch: copy the student if it is time, and return the teacher, or None before recall starts."""
+        now = self.boundaries.batches
+        if self.boundaries.before(labels):
+            self._copy(student)
+        assert self.network is not None
+        for mine, theirs in zip(self.network.modules(), student.modules(), strict=True):
+            mine.training = theirs.training  # parts the user has frozen since are frozen here, too
+        started = self.boundaries.tasks > 1 if self.config.start is None else now >= self.config.start
+        return self.network if started else None
+
+    def parameters(self) -> int:
+        """Parameters kept besides the student: none with unit lag, where the teacher is the student before the step."""
+        if self.network is None or (self.config.policy == "every" and self.config.every == 1):
+            return 0
+        return sum(p.numel() for p in self.network.parameters())
+
+    def state_dict(self) -> dict[str, object]:
+        """The copy; the learner saves the state of the policy."""
+        return {"network": None if self.network is None else dict(self.network.state_dict())}
+
+    def load_state_dict(self, state: State, student: nn.Module) -> None:
+        """Restore what `state_dict` returned; the student gives its structure."""
+        self.network = None
+        if state["network"] is not None:
+            self._copy(student)
+            assert self.network is not None
+            self.network.load_state_dict(mapping(state["network"]))
+
+    @torch.no_grad()
+    def _copy(self, student: nn.Module) -> None:
+        if self.network is None:
+            self.network = frozen_copy(student)
+            return
+        # In place, because unit lag copies before every batch.
+        for mine, theirs in (
+            (self.network.parameters(), student.parameters()),
+            (self.network.buffers(), student.buffers()),
+        ):
+            for kept, fresh in zip(mine, theirs, strict=True):
+                kept.copy_(fresh)
+
+
+class TaughtLearner(Learner):
+    """What learners with a teacher share: it is told about boundaries, counted and saved."""
+
+    boundaries: Boundaries
+
+    def __init__(
+        self,
+        network: nn.Module,
+        lag: LagConfig,
+        learning_rate: float,
+        optimizer: Optimizer | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(network, learning_rate, optimizer, seed)
+        self.teacher = Teacher(lag)
+        self.boundaries = self.teacher.boundaries
+
+    def memory(self) -> Memory:
+        """The teacher's parameters."""
+        return Memory(parameters=self.teacher.parameters())
+
+    def state_dict(self) -> dict[str, object]:
+        """The network, its optimizer and the teacher."""
+        return super().state_dict() | {"teacher": self.teacher.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned."""
+        super().load_state_dict(state)
+        self.teacher.load_state_dict(mapping(state["teacher"]), self.network)

@@ -1,0 +1,89 @@
+"""Distinct images instead of copies: the same mathematics with a tenth of the images.
+
+M recalled images that start as N < M real ones are copies of at most N distinct images, and copies of one image have
+the same gradient at every step. So the network runs on the distinct images only, each weighted by its count: every
+mean becomes a weighted mean. Batch-norm is the only layer of ours that looks across images; `counted` gives it weighted
+statistics. A layer that treats copies of an image differently, such as dropout, breaks this; the copies must then be
+kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from .weighted_norm import weighted_batch_norm
+
+# Layers that process each image independently and alike, by exact type: a subclass may do anything.
+ALONE: frozenset[type[nn.Module]] = frozenset(
+    {nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity, nn.Flatten, nn.Unflatten, nn.Linear, nn.Embedding}
+    | {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Upsample}
+    | {nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.GLU}
+    | {nn.Tanh, nn.Sigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign, nn.LogSigmoid}
+    | {nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d}
+    | {nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d}
+    | {nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d}
+    | {nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm}
+    | {nn.ZeroPad1d, nn.ZeroPad2d, nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d}
+)
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+WEIGHTED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def obstacle(network: nn.Module) -> str | None:
+    """The type and name of the first module not known to treat copies of an image alike; None if all are known.
+
+    Your own module class is known if it sets `treats_images_alone = True`.
+    """
+    for name, module in network.named_modules():
+        kind = type(module)
+        silent = kind in DROPOUT and (not module.training or getattr(module, "p", 1) == 0)
+        known = kind in ALONE or kind in WEIGHTED or silent or vars(kind).get("treats_images_alone", False)
+        if not known:
+            return f"{kind.__name__} ({name})" if name else kind.__name__
+    return None
+
+
+def distinct(origins: Tensor) -> tuple[Tensor, Tensor]:
+    """The images that occur, and how often each occurs.
+
+    >>> distinct(torch.tensor([2, 0, 2, 2]))
+    (tensor([0, 2]), tensor([1, 3]))
+    """
+    images, counts = torch.unique(origins, return_counts=True)
+    return images, counts
+
+
+@contextmanager
+def counted(network: nn.Module, counts: Tensor | None) -> Iterator[None]:
+    """Inside, the network treats a batch as if image k occurred counts[k] times; with None, each occurs once."""
+    layers = [m for m in network.modules() if isinstance(m, WEIGHTED) and _uses_batch(m)] if counts is not None else []
+    found = [vars(layer).get("forward") for layer in layers]
+    if counts is not None and layers:
+        total = int(counts.sum())
+        shares = counts.to(next(network.parameters())) / total
+        for layer in layers:
+            # On the instance, not the class: it leaves no trace.
+            vars(layer)["forward"] = partial(weighted_batch_norm, layer, shares, total)
+    try:
+        yield
+    finally:
+        for layer, forward in zip(layers, found, strict=True):
+            vars(layer).pop("forward", None)
+            if forward is not None:
+                vars(layer)["forward"] = forward
+
+
+def forward(network: nn.Module, images: Tensor, counts: Tensor | None) -> Tensor:
+    """Logits of a batch in which image k occurs counts[k] times."""
+    with counted(network, counts):
+        logits: Tensor = network(images)
+    return logits
+
+
+def _uses_batch(layer: nn.Module) -> bool:
+    return layer.training or getattr(layer, "running_mean", None) is None

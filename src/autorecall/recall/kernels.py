@@ -1,0 +1,45 @@
+"""The functions of _kernels.c, compiled when the package is installed; there are none without a compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+SIGNATURES = {  # pointers, whole numbers, reals
+    "norm_forward": (9, 3, 3),
+    "norm_backward": (6, 3, 0),
+    "logit_gradient": (8, 3, 5),
+    "ascent_step": (6, 8, 4),
+}
+
+
+@cache
+def _kernels() -> dict[tuple[str, torch.dtype], Callable[..., int | None]]:
+    found = importlib.util.find_spec("autorecall.recall._kernels")
+    if found is None or found.origin is None:
+        return {}
+    library, kernels = ctypes.CDLL(found.origin), dict[tuple[str, torch.dtype], Callable[..., int | None]]()
+    for kind, dtype in (("float", torch.float32), ("double", torch.float64)):
+        for name, (pointers, integers, reals) in SIGNATURES.items():
+            function = library[f"{name}_{kind}"]
+            function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_int64] * integers + [ctypes.c_double] * reals
+            function.restype = ctypes.c_int64 if name == "logit_gradient" else None
+            kernels[name, dtype] = function
+    return kernels
+
+
+def can_call(x: Tensor) -> bool:
+    """Whether there are kernels for this kind of tensor."""
+    return x.device.type == "cpu" and ("norm_forward", x.dtype) in _kernels()
+
+
+def call(name: str, tensors: tuple[Tensor | None, ...], *numbers: float) -> int | None:
+    """Call a kernel for the dtype of the first tensor. All tensors must have the layout the kernel expects."""
+    assert tensors[0] is not None
+    kernel = _kernels()[name, tensors[0].dtype]
+    return kernel(*(None if tensor is None else tensor.data_ptr() for tensor in tensors), *numbers)

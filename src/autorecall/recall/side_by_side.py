@@ -1,0 +1,43 @@
+"""Two networks at once, each in its own thread: teacher and student meet only at the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+First = TypeVar("First")
+Second = TypeVar("Second")
+
+
+class SideBySide:
+    """Runs two pieces of work at once: the first in this thread, the second in another.
+
+    This pays off if there are cores to spare, i.e. if torch itself uses at most half of them. Each piece always runs in
+    one thread with the same settings, so results do not depend on timing.
+    """
+
+    def __init__(self) -> None:
+        self.threads = 1
+        """Threads available in total; with fewer than twice torch's own, one piece follows the other."""
+        self._worker: ThreadPoolExecutor | None = None
+        self._torch_threads = 0
+
+    def both(self, first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
+        """The results of both."""
+        if self.threads < 2 * torch.get_num_threads():
+            return first(), second()
+        if self._worker is None or self._torch_threads != torch.get_num_threads():
+            # A new thread inherits the number of torch threads that was set last.
+            self._torch_threads = torch.get_num_threads()
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="autorecall")
+        other = self._worker.submit(second)
+        try:
+            return first(), other.result()
+        finally:
+            other.exception()  # never leave while the other is still using the same network
+
+    def __deepcopy__(self, memo: dict[int, object]) -> SideBySide:
+        return SideBySide()

@@ -1,0 +1,147 @@
+"""Batch-norm with a weight per image.
+
+    y = γ·d·r + β   with   μ = Σ α x,   d = x − μ,   σ² = Σ α d²,   r = 1/√(σ² + ε)
+
+where α is an image's share of the batch divided by its pixels. The gradient is ∂x = γ·r·(g − α·Σ g − α·r²·d·Σ g·d).
+
+`_InTorch` does this in torch operations and works everywhere; `_Compiled` does the same in C on a CPU, in fewer
+passes over memory.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from ..errors import InputError
+from .kernels import call, can_call
+
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+
+def weighted_batch_norm(layer: BatchNorm, shares: Tensor, total: int, x: Tensor) -> Tensor:
+    """A batch-norm layer in train mode, each image weighted by its share of a batch of `total` images."""
+    if len(x) != len(shares):
+        raise InputError(
+            f"a batch-norm layer got {len(x)} inputs for {len(shares)} images, so they cannot be counted; "
+            "set learner.copies = 'keep' for this network"
+        )
+    values = total * x[0, 0].numel()
+    if values <= 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
+    moves = layer.training and layer.running_mean is not None
+    kind = _Compiled if _can_compile(layer, x) else _InTorch
+    y: Tensor = kind.apply(x, layer.weight, layer.bias, shares.to(x), layer, moves, values)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _InTorch(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        shares: Tensor,
+        layer: BatchNorm,
+        moves: bool,
+        values: int,
+    ) -> Tensor:
+        mean = shares @ _over_pixels(x)
+        centred = x - _per_channel(mean, x)
+        variance = shares @ _over_pixels(centred.square())
+        inverse = (variance + layer.eps).rsqrt()
+        scale = _per_channel(inverse if weight is None else inverse * weight, x)
+        y = centred * scale if bias is None else torch.addcmul(_per_channel(bias, x), centred, scale)
+        ctx.save_for_backward(centred, weight, shares, inverse)  # type: ignore[arg-type]
+        if moves:
+            assert layer.running_mean is not None
+            rate = 0.0 if layer.momentum is None else layer.momentum
+            if layer.num_batches_tracked is not None:  # as in torch: without a counter there is no average
+                layer.num_batches_tracked.add_(1)
+                rate = 1 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
+            layer.running_mean.lerp_(mean, rate)
+            if layer.running_var is not None:  # unbiased, counting the values of all copies
+                layer.running_var.lerp_(variance * (values / (values - 1)), rate)
+        return y
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Tensor | None, ...]:
+        centred, weight, shares, inverse = ctx.saved_tensors  # type: ignore[attr-defined]
+        pixels = g[0, 0].numel()
+        sum_g, sum_gd = _over_pixels(g).sum(0) * pixels, _over_pixels(g * centred).sum(0) * pixels
+        scale = inverse if weight is None else inverse * weight
+        alpha = (shares / pixels)[:, None]
+        slope, offset = alpha * (-scale * inverse.square() * sum_gd), alpha * (-scale * sum_g)
+        gx = torch.addcmul(_per_channel(offset, g), centred, _per_channel(slope, g))
+        gx.addcmul_(g, _per_channel(scale, g))
+        wanted = ctx.needs_input_grad  # type: ignore[attr-defined]
+        return gx, sum_gd * inverse if wanted[1] else None, sum_g if wanted[2] else None, None, None, None, None
+
+
+class _Compiled(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        shares: Tensor,
+        layer: BatchNorm,
+        moves: bool,
+        values: int,
+    ) -> Tensor:
+        images, channels = x.shape[:2]
+        y, work = torch.empty_like(x), x.new_empty(5, channels)
+        running = (layer.running_mean, layer.running_var, layer.num_batches_tracked) if moves else (None, None, None)
+        call(
+            "norm_forward",
+            (x, y, shares, weight, bias, work, *running),
+            *(images, x[0, 0].numel(), channels),
+            *(layer.eps, -1.0 if layer.momentum is None else layer.momentum, values),
+        )
+        ctx.save_for_backward(x, shares, work)
+        return y
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, shares, work = ctx.saved_tensors  # type: ignore[attr-defined]
+        if not _pixels_together(g):
+            g = g.contiguous(memory_format=torch.channels_last if g.dim() == 4 else torch.contiguous_format)
+        images, channels = x.shape[:2]
+        gx, sums = torch.empty_like(x), x.new_empty(4, channels)
+        call("norm_backward", (g, x, gx, shares, work, sums), images, x[0, 0].numel(), channels)
+        wanted = ctx.needs_input_grad  # type: ignore[attr-defined]
+        return gx, sums[0] if wanted[1] else None, sums[1] if wanted[2] else None, None, None, None, None
+
+
+def _can_compile(layer: BatchNorm, x: Tensor) -> bool:
+    kept = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
+    counter = layer.num_batches_tracked
+    complete = layer.running_mean is None or (
+        layer.running_var is not None and counter is not None and counter.dtype == torch.int64
+    )
+    return (
+        complete
+        and can_call(x)
+        and _pixels_together(x)
+        and all(tensor is None or (tensor.dtype == x.dtype and tensor.is_contiguous()) for tensor in kept)
+    )
+
+
+def _pixels_together(x: Tensor) -> bool:
+    """Whether memory is ordered by image, then by pixel, with a pixel's channels side by side."""
+    if x.dim() == 4:
+        return x.is_contiguous(memory_format=torch.channels_last)
+    return x.dim() == 2 and x.is_contiguous()
+
+
+def _over_pixels(x: Tensor) -> Tensor:
+    """(N, channels, ...) -> (N, channels), the mean over the rest."""
+    return x.mean(tuple(range(2, x.dim()))) if x.dim() > 2 else x
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    """(channels) or (N, channels), shaped to broadcast over x."""
+    return values.view(-1, values.shape[-1], *(1,) * (x.dim() - 2))

@@ -1,0 +1,1 @@
+"""One config -> one run folder."""

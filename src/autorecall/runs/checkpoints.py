@@ -1,0 +1,109 @@
+"""The last two checkpoints of a run: the one before the last is there if the last is damaged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..errors import DataError, StoppedError, UnreadableError, WriteError
+from ..storage.files import sync_folder
+from ..storage.state import State
+from ..storage.state_file import read_state, write_state
+
+KEPT = 2
+FOLDER = "checkpoints"
+WHOLE = re.compile(r"step-\d+\.safetensors")
+DAMAGED = re.compile(r"step-\d+\.damaged")
+LEFT = re.compile(r"\.step-\d+\.safetensors\.\d+\.tmp")  # by a process that was killed while writing
+
+
+class Checkpoints:
+    """The checkpoints in a run folder."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self.folder = run_folder / FOLDER
+
+    def write(self, step: int, state: State) -> None:
+        """Add a checkpoint, and remove the one before the last."""
+        with _disk(self.folder):
+            if not self.folder.exists():
+                self.folder.mkdir()  # without parents: a run folder that was lost is not made again
+                sync_folder(self.folder.parent)
+        write_state(self.folder / f"step-{step:09}.safetensors", state)
+        with _disk(self.folder):
+            for old in self._files(WHOLE)[:-KEPT]:
+                old.unlink()
+
+    def read(self, told: Callable[[str], None]) -> tuple[Path, State] | None:
+        """The newest one that is whole; of damaged ones `told` gets a sentence, and they are put aside.
+
+        One that cannot be read this time may be whole: then nothing is touched, and nothing goes on without it.
+        """
+        try:
+            paths = self._files(WHOLE)
+            damaged = []
+            for path in reversed(paths):
+                try:
+                    state = read_state(path)
+                except UnreadableError:
+                    raise
+                except DataError:
+                    damaged.append(path)
+                else:
+                    self._put_aside(damaged, told)
+                    return path, state
+        except UnreadableError as error:
+            raise StoppedError(f"{error} and run again, or --fresh starts over") from error
+        self._put_aside(damaged, told)
+        if damaged:
+            told(f"no checkpoint in {self.folder} is whole; the run starts over")
+        return None
+
+    def any(self) -> bool:
+        """Whether there is anything of ours."""
+        try:
+            return bool(self._files(WHOLE, DAMAGED, LEFT))
+        except UnreadableError:  # nobody knows
+            return True
+
+    def remove(self) -> None:
+        """Remove them all, and nothing else; a finished run has no use for them."""
+        with suppress(OSError, UnreadableError):  # somebody else's file may lie there, too
+            self._unlink(WHOLE, DAMAGED, LEFT)
+            self.folder.rmdir()
+
+    def remove_leftovers(self) -> None:
+        """Remove the halves of files that a process left which was killed while writing."""
+        with suppress(UnreadableError):
+            self._unlink(LEFT)
+
+    def _put_aside(self, damaged: list[Path], told: Callable[[str], None]) -> None:
+        """Out of the way of those to come, which may have lower numbers."""
+        for path in damaged:
+            told(f"the checkpoint {path} is damaged and was passed over")
+            with _disk(self.folder):
+                path.replace(path.with_suffix(".damaged"))
+
+    def _unlink(self, *kinds: re.Pattern[str]) -> None:
+        for path in self._files(*kinds):
+            with suppress(OSError):
+                path.unlink()
+
+    def _files(self, *kinds: re.Pattern[str]) -> list[Path]:
+        try:
+            found = list(self.folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise UnreadableError(f"cannot read {self.folder}: {error.strerror}; check the path") from error
+        return sorted(path for path in found if any(kind.fullmatch(path.name) for kind in kinds))
+
+
+@contextmanager
+def _disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"cannot write to {folder}: {error.strerror}; check the folder and the free space") from error

@@ -1,0 +1,280 @@
+"""The folder of one run: whose it is, what it holds, and how a run is saved in it. Decided here and nowhere else.
+
+A folder belongs to one preset, one config, one dataset and one number of threads, and is held by one process at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ..config import RunConfig
+from ..errors import AutorecallError, ConfigError, DataError, StoppedError
+from ..storage.files import read_json, write_json
+from ..storage.formats import stamped, unstamped, upgraded_run
+from ..storage.schema import decode, differences, to_json
+from ..storage.state import State, mapping
+from .checkpoints import Checkpoints
+from .lock import NAME as LOCK_NAME
+from .lock import Lock, locked
+from .result import Diverged, Result, Seconds, as_json, read_result, read_stopped
+
+FILES = ("config.json", "result.json", "stopped.json")
+LEFT = re.compile(r"\.(config\.json|result\.json|stopped\.json|history\.csv|recalled\.png)\.\d+\.tmp")
+
+
+@dataclass
+class RunStatus:
+    """What is run, and how far it has got; a checkpoint holds this beside the learner's own state."""
+
+    preset: str
+    config: RunConfig
+    data: str
+    """The fingerprint of the dataset."""
+    threads: int
+    """Those used: with none in the config, the machine's."""
+    versions: dict[str, str]
+    steps: int = 0
+    matrix: list[list[float]] = field(default_factory=list)
+    seconds: Seconds = field(default_factory=Seconds)
+
+
+class RunFolder:
+    """The folder of a run, held by this process."""
+
+    def __init__(self, path: Path, lock: Lock) -> None:
+        self.path, self.lock = path, lock
+        self.checkpoints = Checkpoints(path)
+        self.saved = 0  # the step of the last checkpoint
+        self._saved_at = time.monotonic()
+
+    def finished(self, status: RunStatus) -> Result | None:
+        """The result, if the run ended here before."""
+        found = _finished(self.path, status.preset, status.config, status.threads, lambda: status.data)
+        if found is not None:
+            self.checkpoints.remove()  # left by a process that was killed right after it wrote the result
+        return found
+
+    def newest(self, status: RunStatus, told: Callable[[str], None]) -> tuple[Path, RunStatus, State] | None:
+        """How far the run got here, and the state to go on from; None in a folder where it can only begin."""
+        found = self.checkpoints.read(told)
+        if found is None:
+            return None
+        path, saved = found
+        with fitting(path):
+            number, state = unstamped(saved)
+            run = mapping(state["run"])
+            then = decode(RunStatus, {**run, "config": upgraded_run(mapping(run["config"]), number)}, "checkpoint")
+            assert isinstance(then, RunStatus)
+        # With no number given, threads are the machine's: what counts is how many there are.
+        _refuse_changes(
+            self.path,
+            "an unfinished",
+            replace(status.config, threads=status.threads),
+            replace(then.config, threads=then.threads),
+        )
+        _refuse_other(self.path, "an unfinished", "preset", status.preset, then.preset)
+        _refuse_other(self.path, "an unfinished", "data", status.data, then.data)
+        self.saved = then.steps
+        return path, then, state
+
+    def begin(self, status: RunStatus) -> None:
+        """Start over in a folder that holds nothing to go on from."""
+        if (self.path / "config.json").exists():
+            # Nothing is learned yet that other threads could change.
+            _refuse_stored(self.path, "an unfinished", status.preset, status.config, status.threads)
+        with suppress(OSError):  # drawn by a run that was killed before it could write its result
+            (self.path / "recalled.png").unlink()
+        self.write_config(status)
+
+    def write_config(self, status: RunStatus) -> None:
+        """Write config.json."""
+        self._write("config.json", stamped({"preset": status.preset} | to_json(status.config)))
+
+    def is_time(self, seconds: float) -> bool:
+        """Whether the last checkpoint is as long ago as that."""
+        return time.monotonic() - self._saved_at >= seconds
+
+    def save(self, status: RunStatus, state: State) -> None:
+        """Write a checkpoint."""
+        self.lock.check()
+        self.checkpoints.write(status.steps, checkpoint(status, state))
+        self.saved, self._saved_at = status.steps, time.monotonic()
+
+    def end(self, found: Result | Diverged) -> None:
+        """Write the last file of a run, after which its checkpoints are of no use."""
+        self._write("result.json" if isinstance(found, Result) else "stopped.json", as_json(found))
+        self.checkpoints.remove()
+
+    def _write(self, name: str, values: object) -> None:
+        self.lock.check()
+        write_json(self.path / name, values)
+
+
+def checkpoint(status: RunStatus, state: State) -> State:
+    """What a checkpoint holds."""
+    return stamped({"run": to_json(status), **state})
+
+
+@contextmanager
+def held(path: Path, fresh: bool = False, told: Callable[[str], None] = lambda _: None) -> Iterator[RunFolder]:
+    """The folder for this process alone, or an error that says why not; `fresh` moves what it holds aside first."""
+    _refuse_foreign(path)
+    with locked(path, fresh, told) as lock:
+        _remove_leftovers(path)
+        yield RunFolder(path, lock)
+
+
+def earlier_result(
+    path: Path, preset: str, config: RunConfig, threads: int, fingerprint: Callable[[], str | None]
+) -> Result | None:
+    """The result of the same run, if it has ended; a run with other settings or data is refused, and one that diverged.
+
+    The fingerprint is asked for only where there is one to compare with; None where the data cannot be had, and then
+    the result is taken at its word.
+    """
+    found = _finished(path, preset, config, threads, fingerprint)
+    if found is not None:
+        _tidy(path)
+    return found
+
+
+# What a folder holds
+
+
+def read_config(path: Path) -> tuple[str, RunConfig]:
+    """The preset and the config in a config.json, of whatever format."""
+    number, values = unstamped(read_json(path))
+    preset = values.pop("preset", None)
+    if not isinstance(preset, str) or not re.fullmatch("[a-z0-9-]+/[a-z0-9-]+", preset):
+        raise DataError(f"its preset is {preset!r:.80}; expected a name such as mnist/arm")
+    config = decode(RunConfig, upgraded_run(values, number), "config")
+    assert isinstance(config, RunConfig)
+    return preset, config
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a JSON file is one that a run wrote, or was until it was damaged."""
+    try:
+        return not {"preset", "seed", "dataset"}.isdisjoint(read_json(path))
+    except DataError:
+        return path.exists()
+
+
+def _finished(
+    path: Path, preset: str, config: RunConfig, threads: int, fingerprint: Callable[[], str | None]
+) -> Result | None:
+    if (path / "result.json").exists():
+        with _start_over_advised(path / "result.json"):
+            result = read_result(path / "result.json")
+        used = result.machine.get("threads", "")
+        _refuse_stored(path, "a finished", preset, config, threads, int(used) if used.isdecimal() else None)
+        if result.data and (fingerprint() or result.data) != result.data:
+            raise DataError(f"{path} holds a finished run on other data; choose another --out, or --fresh")
+        return result
+    if (path / "stopped.json").exists():
+        _refuse_stored(path, "a diverged", preset, config, threads)
+        with _start_over_advised(path / "stopped.json"):
+            found = read_stopped(path / "stopped.json")
+        # The same config would end in the same way, perhaps after hours.
+        raise StoppedError(
+            f"{path} holds a run that diverged: at step {found.step} (task {found.task}) {found.term} became "
+            f"{found.value}; change its settings, or --fresh runs it again"
+        )
+    return None
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Only an empty folder or one of an earlier run is written to: anything else may be somebody's work."""
+    try:
+        found = [inner.name for inner in path.iterdir()]
+    except OSError:  # not there, or no folder, which is refused where it is to be made
+        return
+    ours = LOCK_NAME in found or any(is_ours(path / name) for name in FILES) or Checkpoints(path).any()
+    if found and not ours:
+        raise ConfigError(f"{path} holds other files and no run of autorecall; choose a new or an empty folder")
+
+
+def _tidy(path: Path) -> None:
+    """Remove what a finished run left that was killed after writing its result."""
+    left = any(LEFT.fullmatch(inner.name) for inner in path.iterdir())
+    if left or Checkpoints(path).any() or (path / LOCK_NAME).exists():
+        with suppress(AutorecallError), locked(path):
+            if (path / "result.json").exists():
+                _remove_leftovers(path)
+                Checkpoints(path).remove()
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the halves of files that a process left which was killed while writing."""
+    for left in [inner for inner in path.iterdir() if LEFT.fullmatch(inner.name)]:
+        with suppress(OSError):
+            left.unlink()
+    Checkpoints(path).remove_leftovers()
+
+
+# To what a folder belongs
+
+
+def _refuse_stored(
+    path: Path, kind: str, preset: str, config: RunConfig, threads: int, used: int | None = None
+) -> None:
+    """Refuse another run than that of the folder's config.json; `used` are the threads it had, where that is known."""
+    with _start_over_advised(path / "config.json"):
+        stored_preset, stored = read_config(path / "config.json")
+    if config.threads != stored.threads and threads == (used or stored.threads or threads):
+        stored = replace(stored, threads=config.threads)
+    _refuse_changes(path, kind, config, stored)
+    _refuse_other(path, kind, "preset", preset, stored_preset)
+
+
+def _refuse_other(path: Path, kind: str, name: str, mine: str, theirs: str) -> None:
+    if mine != theirs:
+        raise ConfigError(
+            f"{path} holds {kind} run with other {name} ({theirs:.16}, now {mine:.16}); "
+            "choose another --out, or --fresh to move it aside"
+        )
+
+
+def _refuse_changes(path: Path, kind: str, config: RunConfig, stored: RunConfig) -> None:
+    """A folder belongs to one config: name what differs."""
+    before = differences(stored, config)
+    changed = [
+        f"{name} (now {value}, before {before.get(name, 'none')})"
+        for name, value in differences(config, stored).items()
+        if name != "checkpoint_seconds"
+    ]
+    if changed:
+        same_threads = kind == "an unfinished" and len(changed) == 1 and "threads" in before
+        advice = f"go on with --threads {stored.threads}, choose" if same_threads else "choose"
+        raise ConfigError(
+            f"{path} holds {kind} run that differs in {', '.join(changed)}; "
+            f"{advice} another --out, or --fresh to move it aside"
+        )
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """A checkpoint can be whole and yet of another version; whatever that leads to inside is one sentence."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MemoryError) or "allocate" in str(error):  # how torch says the same
+            raise
+        raise ConfigError(
+            f"{path} does not fit this version of autorecall or this run ({type(error).__name__}); --fresh starts over"
+        ) from error
+
+
+@contextmanager
+def _start_over_advised(path: Path) -> Iterator[None]:
+    """Errors inside name the file, and what helps: giving the same command again does not."""
+    try:
+        yield
+    except AutorecallError as error:
+        named = "" if str(path) in str(error) else f"{path}: "
+        raise DataError(f"{named}{error}; --fresh starts over") from error

@@ -1,0 +1,276 @@
+"""A run as it goes: learn, test, save, and take up again what was saved."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import Split
+from ..errors import DivergedError, InterruptedRunError, StoppedError, WriteError
+from ..learners.base import Learner
+from ..metrics import average_accuracy, forgetting, task_accuracy
+from ..recall.batch import Recalled
+from ..storage.state import State, mapping, tensor
+from ..stream import Stream, Task, as_batch
+from ..torch_state import limited_threads, random_state, set_random_state
+from .folder import RunFolder, RunStatus, fitting
+from .history import History
+from .result import Diverged, MemoryCount, Result, Seconds
+
+EVALUATION_BATCH = 50  # few enough for their feature maps to stay in the cache
+
+
+class Observer:
+    """Told of a run as it goes; subclass it for progress bars and pictures."""
+
+    def resumed(self, step: int, steps: int) -> None:
+        """The run goes on from a checkpoint, made after this step."""
+
+    def warned(self, sentence: str) -> None:
+        """Something is not as it should be, such as a damaged checkpoint; the run goes on."""
+        warnings.warn(sentence, stacklevel=2)
+
+    def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
+        """A batch was learned; `step` counts from 1."""
+
+    def evaluated(self, task: int, accuracies: list[float]) -> None:
+        """A task ended and all tasks were tested."""
+
+    def recalled(self, x: Tensor, recalled: Recalled, targets: Tensor) -> None:
+        """The last batch of a finished run, what it recalled, and the teacher's probabilities for that.
+
+        An error here is a warning, and costs no result.
+        """
+
+
+class RunLoop:
+    """A run, from where it stands to its end."""
+
+    def __init__(
+        self,
+        status: RunStatus,
+        stream: Stream,
+        learner: Learner,
+        tested: Split,
+        observer: Observer,
+        stop: Callable[[], bool],
+        fresh: bool = False,
+    ) -> None:
+        self.status, self.stream, self.learner, self.tested = status, stream, learner, tested
+        self.observer, self.stop, self.fresh = observer, stop, fresh
+        self.total = sum(stream.task_lengths)
+        self.history = History()
+        self.folder: RunFolder | None = None
+        self._last: tuple[Tensor, Recalled, Tensor] | None = None  # what the last batch recalled
+
+    def finish_in(self, folder: RunFolder) -> Result:
+        """Go on with what the folder holds, or begin, and write it all there."""
+        self.folder = folder
+        try:
+            self._resume_or_begin(folder)
+            with self.history:
+                return self.finish()
+        except WriteError as error:
+            raise StoppedError(f"{error}, then {self._again('run again')}") from error
+
+    def finish(self) -> Result:
+        """Learn what is left of the stream."""
+        for number, task in enumerate(self.stream, start=1):
+            if number > len(self.status.matrix):
+                try:
+                    self._learn(number, task)
+                except DivergedError as error:
+                    raise self._diverged(error, number) from error
+        result = self._result()
+        self.history.sync()
+        self._show_last()
+        if self.folder is not None:
+            self.folder.end(result)
+        return result
+
+    def _learn(self, number: int, task: Task) -> None:
+        done = self.status.steps - sum(self.stream.task_lengths[: number - 1])
+        if done == 0 and self.learner.waits_for_boundaries:
+            self.learner.boundary()
+        for x, y in islice(task, done, None):
+            self.status.steps += 1
+            with _watch(self.status.seconds, "train"):
+                numbers = self._observe(x, y)
+            self.history.add({"step": self.status.steps, "task": number} | numbers)
+            self.observer.step(self.status.steps, self.total, number, numbers)
+            self._pause()
+        with _watch(self.status.seconds, "evaluate"), limited_threads(self.status.threads):
+            over_images = self.status.config.stream.stationary
+            row = evaluate(self.learner, self.tested, self.stream.tasks, over_images, self._leave_if_told)
+        self.status.matrix.append(row)
+        self._save()  # before anyone is told, who may fail
+        self.observer.evaluated(number, row)
+
+    def _observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        if self.status.steps == self.total:
+            self.learner.on_recall = lambda recalled, targets: setattr(self, "_last", (x, recalled, targets))
+        return self.learner.observe(x, y)
+
+    def _show_last(self) -> None:
+        if self._last is None:
+            return
+        if self.folder is not None:
+            self.folder.lock.check()  # a picture must not go into a folder that is another's by now
+        try:
+            self.observer.recalled(*self._last)
+        except Exception as error:  # an interrupt is none: then the last steps are learned again, and it is drawn
+            self.observer.warned(f"the recalled images could not be shown ({type(error).__name__}): {error}")
+
+    def _pause(self) -> None:
+        """Between two steps: save if it is time, leave if told."""
+        self._leave_if_told()
+        if self.folder is not None and self.folder.is_time(self.status.config.checkpoint_seconds):
+            self._save()
+
+    def _leave_if_told(self) -> None:
+        if self.stop():
+            self._save()
+            again = self._again("run the same command again")
+            raise InterruptedRunError(f"interrupted at step {self.status.steps} of {self.total}; {again}")
+
+    def _again(self, words: str) -> str:
+        """How to go on, which the same command does not if it says --fresh."""
+        if self.folder is None or not self.folder.saved:
+            return f"{words} to start over"
+        if not self.folder.lock.is_held():
+            return words  # whether there is something to go on from depends on what became of the folder
+        return (
+            f"{'run the same command without --fresh' if self.fresh else words} to go on from step {self.folder.saved}"
+        )
+
+    def _save(self) -> None:
+        # Not after the last step, which has its recalled images to show: whoever ends a run has done that step.
+        if self.folder is not None and self.status.steps < self.total:
+            state = run_state(self.learner, self.history, self.status.config.device)
+            self.folder.save(self.status, state)
+
+    def _resume_or_begin(self, folder: RunFolder) -> None:
+        """Where the last checkpoint left off, or at the beginning."""
+        history = folder.path / "history.csv"
+        newest = folder.newest(self.status, self.observer.warned)
+        if newest is None:
+            folder.begin(self.status)
+            self.history = History(history)
+            return
+        path, then, state = newest
+        with fitting(path):
+            text = tensor(state["history"]).numpy().tobytes().decode()
+            self._check_status(then, History(text=text).rows)
+            self.learner.load_state_dict(mapping(state["learner"]))
+            set_random_state(mapping(state["random"]), self.status.config.device)
+        self._note_versions(folder.path, then.versions)
+        self.status.steps, self.status.matrix, self.status.seconds = then.steps, then.matrix, then.seconds
+        folder.write_config(then)
+        self.history = History(history, text)
+        self.observer.resumed(then.steps, self.total)
+
+    def _check_status(self, then: RunStatus, rows: int) -> None:
+        """A right checksum does not make a wrong number right: what is skipped must have been learned and tested."""
+        ends = list(accumulate(self.stream.task_lengths))
+        ended = sum(end <= then.steps for end in ends)
+        tested = {ended, ended - (then.steps in ends)}  # a checkpoint at the end of a task may be of before its test
+        widths = {len(row) for row in then.matrix}
+        if not (0 < then.steps < self.total and rows == then.steps and len(then.matrix) in tested):
+            raise ValueError("steps, rows and tests do not add up")
+        if not widths <= {len(ends)}:
+            raise ValueError("a test is not of every task")
+
+    def _note_versions(self, folder: Path, then: Mapping[str, str]) -> None:
+        """Other versions may round otherwise: that is said, and kept in the result."""
+        for name, now in self.status.versions.items():
+            before = then.get(name, "unknown")
+            if before.split(", then ")[-1] != now:
+                self.observer.warned(
+                    f"{folder} was begun with {name} {before} and goes on with {now}; its numbers may differ in the "
+                    "last digits from those of one version"
+                )
+                self.status.versions[name] = f"{before}, then {now}"
+            else:
+                self.status.versions[name] = before
+
+    def _result(self) -> Result:
+        """The numbers of a finished run."""
+        status, memory = self.status, self.learner.memory()
+        return Result(
+            preset=status.preset,
+            seed=status.config.seed,
+            split=status.config.split,
+            accuracy=average_accuracy(status.matrix),
+            forgetting=forgetting(status.matrix),
+            accuracy_matrix=status.matrix,
+            memory=MemoryCount(
+                memory.images, memory.image_bytes / 1e6, memory.parameters, memory.parameter_bytes / 1e6
+            ),
+            steps=status.steps,
+            seconds=status.seconds,
+            versions=status.versions,
+            machine={
+                "processor": platform.machine(),
+                "cores": str(os.cpu_count()),
+                "device": status.config.device,
+                "threads": str(status.threads),
+            },
+            data=status.data,
+        )
+
+    def _diverged(self, error: DivergedError, task: int) -> StoppedError:
+        """The run cannot go on: keep what there is, and say where it stopped."""
+        steps = self.status.steps
+        if self.folder is not None:
+            config = self.status.config
+            self.folder.end(Diverged(self.status.preset, config.seed, steps, task, error.term, str(error.value)))
+        return StoppedError(f"stopped at step {steps} (task {task}): {error}")
+
+
+def run_state(learner: Learner, history: History, device: str) -> State:
+    """What a run needs to go on bit for bit, beside its status."""
+    return {
+        "learner": learner.state_dict(),
+        "random": random_state(device),
+        "history": torch.frombuffer(bytearray(history.text.encode()), dtype=torch.uint8),
+    }
+
+
+def evaluate(
+    learner: Learner,
+    split: Split,
+    tasks: tuple[Task, ...],
+    over_images: bool,
+    between: Callable[[], None] = lambda: None,
+) -> list[float]:
+    """The accuracy on each task, in percent; `between` is called after every batch."""
+    predictions = []
+    for start in range(0, len(split), EVALUATION_BATCH):
+        x, _ = as_batch(split, slice(start, start + EVALUATION_BATCH))
+        logits = learner.predict(x)
+        if not bool(logits.isfinite().all()):
+            raise DivergedError("an output of the network", float("nan"))
+        predictions.append(logits.argmax(1).cpu().numpy())
+        between()
+    guesses = np.concatenate(predictions)
+    return [task_accuracy(guesses, split.labels, task.classes, over_images) for task in tasks]
+
+
+@contextmanager
+def _watch(seconds: Seconds, name: Literal["train", "evaluate"]) -> Iterator[None]:
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        setattr(seconds, name, getattr(seconds, name) + time.perf_counter() - started)

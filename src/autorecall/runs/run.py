@@ -1,0 +1,98 @@
+"""One config -> one run folder: config.json, history.csv, result.json, and checkpoints for as long as it runs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..config import ARRAYS, RunConfig
+from ..data import Dataset, Split
+from ..errors import ConfigError
+from ..learners.base import Learner
+from ..stream import Stream
+from ..torch_state import cores, limited_threads, own_random_state
+from .folder import RunStatus, held
+from .loop import Observer, RunLoop
+from .result import Result
+
+VERSIONS = ("autorecall", "torch", "numpy")
+
+
+def run(
+    preset: str,
+    config: RunConfig,
+    dataset: Dataset,
+    folder: str | Path | None = None,
+    observer: Observer | None = None,
+    fresh: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Train a learner on its stream, test it after every task, and write the run folder if one is given.
+
+    A folder with an unfinished run goes on from its last checkpoint and ends as if it had never been interrupted; of a
+    finished run, the result is returned. A folder belongs to one config and one dataset: another is refused, and so is
+    a folder with other files. `fresh` moves a run of the same name aside and starts over. When `stop` says so, the run
+    is saved and ends with an InterruptedRunError.
+
+    Everything that can be refused is refused before the first file is written; result.json is written last.
+    """
+    if dataset.name != config.dataset:  # then the config alone does not say what was learned
+        config = replace(config, dataset=ARRAYS, image_size=None)
+    threads, observer = config.threads or cores(), observer or Observer()
+    # Batches are small: a network is no faster on many threads, and with half of them another can run beside it.
+    with own_random_state(config.seed), limited_threads(max(1, threads // 2)):
+        stream = Stream(dataset, config.stream, config.fraction, config.seed)
+        learner = build_learner(config, dataset, stream)
+        tested = getattr(dataset, config.split)
+        _check_tested(tested, stream, config.split)
+        _check_batches(learner, stream)
+        status = RunStatus(preset, config, dataset.fingerprint(), threads, _versions())
+        loop = RunLoop(status, stream, learner, tested, observer, stop, fresh)
+        if folder is None:
+            return loop.finish()
+        with held(Path(folder), fresh, observer.warned) as place:
+            return place.finished(status) or loop.finish_in(place)
+
+
+def build_learner(config: RunConfig, dataset: Dataset, stream: Stream) -> Learner:
+    """The learner around a freshly initialised network."""
+    network = config.network.build(dataset.input_shape, len(dataset.classes)).to(device(config.device))
+    learner = config.learner.for_stream(stream.task_lengths).build(network, config.seed)
+    learner.threads = config.threads
+    return learner
+
+
+def device(name: str) -> torch.device:
+    """A torch device that can be used here."""
+    try:
+        found = torch.device(name)
+        torch.empty(1, device=found).add_(1).item()
+    except Exception as error:  # each backend refuses in its own way, some by failing to import
+        raise ConfigError(f"device is {name!r}, which torch cannot use here; expected one such as cpu") from error
+    return found
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in VERSIONS}
+
+
+def _check_tested(split: Split, stream: Stream, name: str) -> None:
+    missing = sorted({c for task in stream for c in task.classes} - set(np.unique(split.labels).tolist()))
+    if missing:
+        raise ConfigError(
+            f"the {name} split has no image of class {missing[0]}, so its accuracy cannot be measured; add images"
+        )
+
+
+def _check_batches(learner: Learner, stream: Stream) -> None:
+    """Show the learner the first batch, and the first that is a single image, for what it may refuse."""
+    x, y = next(iter(stream[0]))
+    learner.check(x, y)
+    if any(len(task.order) % task.batch_size == 1 or task.batch_size == 1 for task in stream):
+        learner.check(x[:1], y[:1])

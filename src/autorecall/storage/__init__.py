@@ -1,0 +1,1 @@
+"""Files: typed values as JSON and tensors as safetensors, written atomically, read without executing anything."""

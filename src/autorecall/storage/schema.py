@@ -1,0 +1,111 @@
+"""Typed values to JSON and back, for configs and results: dataclasses of plain values, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+
+from ..errors import ConfigError
+
+Kind = TypeVar("Kind")
+
+
+def to_json(config: object) -> dict[str, object]:
+    """A config as plain JSON values; where several kinds are possible, `kind` or `method` says which one it is."""
+    assert dataclasses.is_dataclass(config)
+    assert not isinstance(config, type)
+    values: dict[str, object] = {tag: getattr(config, tag) for tag in ("kind", "method") if hasattr(config, tag)}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            value = to_json(value)
+        values[field.name] = list(value) if isinstance(value, tuple) else value
+    return values
+
+
+def decode(kind: object, value: object, path: str) -> object:
+    """A value of this type from a JSON value; only the types that our fields have are supported."""
+    origin, choices = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in choices:
+            return None
+        real = [choice for choice in choices if choice is not type(None)]
+        return decode(real[0] if len(real) == 1 else _tagged(real, value, path), value, path)
+    if origin is Literal:
+        if value not in choices:
+            raise ConfigError(f"{path} is {value!r:.80}; expected one of {', '.join(map(str, choices))}")
+        return value
+    if origin in (tuple, list):
+        if not isinstance(value, list):
+            raise ConfigError(f"{path} is {value!r:.80}; expected a list")
+        return origin(decode(choices[0], inner, f"{path}[{i}]") for i, inner in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{path} is {value!r:.80}; expected an object")
+        return {name: decode(choices[1], inner, f"{path}.{name:.80}") for name, inner in value.items()}
+    if isinstance(kind, type) and inspect.isabstract(kind):
+        kind = _tagged(concrete(kind), value, path)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _decode_dataclass(kind, value, path)
+    assert isinstance(kind, type)
+    if kind is float and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    if type(value) is not kind:  # exactly: JSON's true is not a number
+        raise ConfigError(f"{path} is {value!r:.80}; expected a {kind.__name__}")
+    return value
+
+
+def _decode_dataclass(kind: type, value: object, path: str) -> object:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path} is {value!r:.80}; expected an object with the fields of {kind.__name__}")
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    hints = typing.get_type_hints(kind)
+    unknown = [name for name in value if name not in fields and name not in ("kind", "method")]
+    if unknown:
+        raise ConfigError(f"{path}.{unknown[0]:.80} is no field of {kind.__name__}; remove it")
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in value:
+            raise ConfigError(f"{path}.{name} is missing; add it")
+    return kind(**{name: decode(hints[name], value[name], f"{path}.{name}") for name in fields if name in value})
+
+
+def _tagged(choices: list[type], value: object, path: str) -> type:
+    """The config class of an object, by its tag."""
+    tags = {str(getattr(choice, "kind", getattr(choice, "method", ""))): choice for choice in choices}
+    tag = value.get("kind", value.get("method")) if isinstance(value, Mapping) else None
+    if not isinstance(tag, str) or tag not in tags:
+        raise ConfigError(f"{path} names {tag!r:.80}; expected a kind or method of {', '.join(sorted(tags))}")
+    return tags[tag]
+
+
+def concrete(kind: type[Kind]) -> list[type[Kind]]:
+    """Every concrete subclass of an abstract class."""
+    children: list[type[Kind]] = kind.__subclasses__()
+    found = [inner for child in children for inner in (child, *concrete(child))]
+    return [inner for inner in found if not inspect.isabstract(inner)]
+
+
+def differences(config: object, other: object) -> dict[str, object]:
+    """The fields of `config` that differ from `other`, under their command-line names."""
+    return json_differences(to_json(config), to_json(other))
+
+
+def json_differences(values: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:
+    """The same for two configs as `to_json` gives them."""
+    mine, theirs = _flat(values), _flat(other)
+    return {name: value for name, value in mine.items() if name not in theirs or theirs[name] != value}
+
+
+def _flat(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

@@ -1,0 +1,324 @@
+"""`autorecall show`: runs gathered into one table, beside the paper's figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from autorecall import ARMConfig, LagConfig, cli
+from autorecall.commands.show import HEADER
+from autorecall.config import RunConfig
+from autorecall.presets import PRESETS
+from autorecall.runs.result import MemoryCount, Result, Seconds, as_json
+from autorecall.storage.formats import FORMAT, stamped
+from autorecall.storage.schema import to_json
+
+
+@dataclass(frozen=True)
+class Said:
+    """What `show` did."""
+
+    code: int
+    out: str
+    err: str
+
+    def rows(self) -> list[dict[str, str]]:
+        """The cells of the Markdown table, by their heading; the two columns of the paper and of MB are numbered."""
+        lines = [line for line in self.out.splitlines() if line.startswith("| ")]
+        cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+        assert tuple(cells[0]) == HEADER
+        names = [name if HEADER.index(name) == place else f"{name} 2" for place, name in enumerate(HEADER)]
+        return [dict(zip(names, row, strict=True)) for row in cells[1:]]
+
+
+Show = Callable[..., Said]
+
+
+@pytest.fixture
+def show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Show:
+    def typed(*words: str) -> Said:
+        code = cli.dispatch(["show", str(tmp_path), *words])
+        printed = capsys.readouterr()
+        return Said(code, printed.out, printed.err)
+
+    return typed
+
+
+def result(preset: str, seed: int, accuracy: float = 50.0, lost: float | None = 20.0) -> Result:
+    return Result(
+        preset=preset,
+        seed=seed,
+        split="test",
+        accuracy=accuracy,
+        forgetting=lost,
+        accuracy_matrix=[[accuracy]],
+        memory=MemoryCount(images=0, image_mb=0.0, parameters=478_410, parameter_mb=1.91364),
+        steps=500,
+        seconds=Seconds(train=7.0, evaluate=1.5),
+        versions={},
+        machine={},
+    )
+
+
+def store(folder: Path, found: Result, config: RunConfig | None = None) -> Path:
+    """A run folder, made by hand."""
+    config = dataclasses.replace(config or PRESETS[found.preset].config, seed=found.seed)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(stamped({"preset": found.preset} | to_json(config))))
+    (folder / "result.json").write_text(json.dumps(as_json(found)))
+    return folder
+
+
+def edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+# Figures
+
+
+def test_a_row_is_mean_and_standard_deviation_over_seeds_beside_the_paper(tmp_path: Path, show: Show) -> None:
+    for seed, (accuracy, lost) in enumerate([(54.0, 20.0), (56.0, 22.0), (61.0, 30.0)]):
+        store(tmp_path / f"seed-{seed}", result("mnist/arm", seed, accuracy, lost))
+    said = show("--markdown")
+    assert (said.code, said.err) == (0, "")
+    assert said.rows() == [
+        {
+            "run": "mnist/arm",
+            "seeds": "3",
+            "accuracy": "57.0 ± 3.6",  # the sample's: √((9 + 1 + 16) / 2)
+            "paper": "56.3 ± 2.6",
+            "forgetting": "24.0 ± 5.3",
+            "paper 2": "21.8 ± 1.6",
+            "images": "0",
+            "MB": "0.00",
+            "parameters": "478,410",
+            "MB 2": "1.91",
+            "seconds": "8.5",
+        }
+    ]
+    assert "Paper's ±: standard deviation, 5 runs (mnist/arm)." in said.out
+
+
+def test_a_single_run_has_no_deviation(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "seed-0", result("mnist/lwf", 0, 33.25, 57.0))
+    (row,) = show("--markdown").rows()
+    assert (row["seeds"], row["accuracy"], row["forgetting"]) == ("1", "33.2", "57.0")
+    assert (row["paper"], row["paper 2"]) == ("33.3 ± 2.5", "58.0 ± 1.7")
+
+
+def test_a_stationary_run_forgets_nothing_and_so_says_nothing(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "seed-0", result("mnist/stationary", 0, 87.0, None))
+    (row,) = show("--markdown").rows()
+    assert (row["paper"], row["forgetting"], row["paper 2"]) == ("87.1 ± 0.6", "-", "-")
+
+
+def test_the_table_for_the_terminal_holds_the_same(tmp_path: Path, show: Show) -> None:
+    for seed, accuracy in enumerate([54.0, 58.0]):
+        store(tmp_path / f"seed-{seed}", result("mnist/arm", seed, accuracy))
+    said = show()
+    assert (said.code, said.err) == (0, "")
+    (line,) = [line for line in said.out.splitlines() if "mnist/arm" in line and "│" in line]
+    cells = [cell.strip() for cell in line.strip("│").split("│")]
+    assert cells == list(show("--markdown").rows()[0].values())
+    assert "Measured: mean ± standard deviation over seeds" in said.out
+
+
+# Which runs make a row
+
+
+def test_rows_stand_in_the_order_of_the_presets(tmp_path: Path, show: Show) -> None:
+    for name in ("mnist/arm", "cifar10/naive", "own/thing", "mnist/naive"):
+        store(tmp_path / name, result(name, 0), PRESETS.get(name, PRESETS["mnist/arm"]).config)
+    names = [row["run"] for row in show("--markdown").rows()]
+    assert names == ["mnist/naive", "mnist/arm", "cifar10/naive", "own/thing"]
+
+
+def test_changed_settings_make_a_row_of_their_own_without_the_papers_figure(tmp_path: Path, show: Show) -> None:
+    usual = PRESETS["mnist/arm"].config
+    changed = dataclasses.replace(usual, fraction=0.5, learner=ARMConfig(ascent_steps=5, lag=LagConfig(policy="every")))
+    for seed in (0, 1):
+        store(tmp_path / "usual" / f"{seed}", result("mnist/arm", seed, 56.0))
+        store(tmp_path / "changed" / f"{seed}", result("mnist/arm", seed, 40.0 + 2 * seed), changed)
+    said = show("--markdown")
+    first, second = said.rows()
+    assert (first["run"], first["seeds"], first["paper"]) == ("mnist/arm", "2", "56.3 ± 2.6")
+    assert second["run"] == "mnist/arm learner.ascent_steps=5 fraction=0.5"
+    assert (second["seeds"], second["accuracy"], second["paper"], second["paper 2"]) == ("2", "41.0 ± 1.4", "-", "-")
+
+
+def test_long_lists_are_shortened_but_part_runs_by_all_of_them(tmp_path: Path, show: Show) -> None:
+    usual = PRESETS["mnist/naive"].config
+    for seed, last in enumerate((9, 8)):
+        pool = dataclasses.replace(usual.stream, class_pool=(5, 6, 7, last))
+        store(tmp_path / str(seed), result("mnist/naive", seed), dataclasses.replace(usual, stream=pool))
+    assert [row["run"] for row in show("--markdown").rows()] == ["mnist/naive stream.class_pool=[5, 6, …]"] * 2
+
+
+def test_threads_and_device_do_not_part_runs(tmp_path: Path, show: Show) -> None:
+    for seed, threads in enumerate([1, 2, None]):
+        config = dataclasses.replace(PRESETS["mnist/arm"].config, threads=threads, device="cuda" if seed else "cpu")
+        store(tmp_path / f"seed-{seed}", result("mnist/arm", seed), config)
+    (row,) = show("--markdown").rows()
+    assert (row["run"], row["seeds"]) == ("mnist/arm", "3")
+
+
+def test_figures_on_val_are_not_mixed_with_those_on_test(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "test", result("mnist/arm", 0))
+    on_val = dataclasses.replace(PRESETS["mnist/arm"].config, split="val")
+    store(tmp_path / "val", dataclasses.replace(result("mnist/arm", 0), split="val"), on_val)
+    assert [row["run"] for row in show("--markdown").rows()] == ["mnist/arm", "mnist/arm split=val"]
+
+
+def test_runs_are_found_at_any_depth_and_those_moved_aside_are_passed_over(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "a" / "b" / "seed-0", result("mnist/arm", 0))
+    store(tmp_path / "a" / "b" / "seed-0.old-1", result("mnist/arm", 0))
+    store(tmp_path / "seed-1", result("mnist/arm", 1))
+    (tmp_path / "unfinished").mkdir()
+    (row,) = show("--markdown").rows()
+    assert row["seeds"] == "2"
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("result.json", "{"),
+        ("result.json", "[]"),
+        ("result.json", "{}"),
+        ("result.json", "[" * 100_000),
+        ("config.json", "{}"),
+        ("config.json", "null"),
+        ("config.json", None),
+    ],
+)
+def test_a_damaged_run_is_left_out_with_a_note(tmp_path: Path, show: Show, name: str, content: str | None) -> None:
+    store(tmp_path / "good", result("mnist/arm", 0))
+    bad = store(tmp_path / "bad", result("mnist/arm", 1)) / name
+    bad.unlink()
+    if content is not None:
+        bad.write_text(content)
+    said = show("--markdown")
+    assert said.code == 0
+    assert [row["seeds"] for row in said.rows()] == ["1"]
+    assert said.err.startswith("left out: ")
+    assert said.err.count("\n") == 1
+    assert str(tmp_path / "bad") in said.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"accuracy": "56"}, "result.accuracy is '56'; expected a float"),
+        ({"accuracy": float("nan")}, "NaN is no number"),
+        ({"format": FORMAT + 1}, f"its format is {FORMAT + 1}, of a newer autorecall"),
+    ],
+    ids=["text", "nan", "newer"],
+)
+def test_a_result_that_cannot_be_read_is_left_out_with_the_reason(
+    tmp_path: Path, show: Show, changes: dict[str, object], sentence: str
+) -> None:
+    store(tmp_path / "good", result("mnist/arm", 0))
+    bad = store(tmp_path / "bad", result("mnist/arm", 1))
+    edit(bad / "result.json", **changes)
+    said = show("--markdown")
+    assert (said.code, [row["seeds"] for row in said.rows()]) == (0, ["1"])
+    assert said.err.startswith(f"left out: {bad}")
+    assert sentence in said.err
+
+
+@pytest.mark.parametrize("make", ["nothing", "unfinished", "damaged", "aside"])
+def test_no_finished_run_is_refused(tmp_path: Path, show: Show, make: str) -> None:
+    if make != "nothing":
+        folder = store(tmp_path / ("seed-0.old-1" if make == "aside" else "seed-0"), result("mnist/arm", 0))
+        if make == "unfinished":
+            (folder / "result.json").unlink()
+        elif make == "damaged":
+            (folder / "result.json").write_text("")
+    said = show()
+    assert (said.code, said.out) == (2, "")
+    assert said.err.splitlines()[-1].startswith(f"autorecall: there is no finished run below {tmp_path}; make one")
+
+
+@pytest.mark.parametrize("make", ["nothing", "file"])
+def test_what_is_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], make: str) -> None:
+    path = tmp_path / "runs"
+    if make == "file":
+        path.touch()
+    assert cli.dispatch(["show", str(path)]) == 2
+    assert capsys.readouterr().err == f"autorecall: {path} is no folder; give one that `autorecall run --out` wrote\n"
+
+
+# Names are shown as they are
+
+
+@pytest.mark.parametrize(
+    "name", ["own/[red]thing", "own/[/red]", "own/[link=x]y", "own/a|b", "own/{x}", "own/:smile:", "My_thing"]
+)
+def test_names_with_markup_are_shown_literally(tmp_path: Path, show: Show, name: str) -> None:
+    store(tmp_path / "run", result(name, 0), PRESETS["mnist/arm"].config)
+    (line,) = [line for line in show().out.splitlines() if name in line]
+    assert line.startswith(f"│ {name} ")
+    (row,) = show("--markdown").rows()
+    assert row["run"] == name.replace("|", r"\|")
+    assert (row["paper"], row["accuracy"]) == ("-", "50.0")
+
+
+def test_folders_with_markup_are_named_literally_in_notes(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "good", result("mnist/arm", 0))
+    bad = store(tmp_path / "[red]bad[/]", result("mnist/arm", 1))
+    (bad / "result.json").write_text("")
+    assert str(bad) in show().err
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "run", result("own/a\x1b[2J\nb", 0), PRESETS["mnist/arm"].config)
+    bad = store(tmp_path / "bad\x1b[2J", result("mnist/arm", 1))
+    (bad / "result.json").write_text("")
+    said = show("--markdown")
+    assert "\x1b" not in said.out + said.err
+    assert len(said.rows()) == 1
+
+
+def test_runs_of_another_name_are_rows_by_their_settings(tmp_path: Path, show: Show) -> None:
+    config = PRESETS["mnist/arm"].config
+    assert isinstance(config.learner, ARMConfig)
+    for seed, steps in ((0, 3), (1, 3), (0, 1)):
+        changed = dataclasses.replace(
+            config, seed=seed, learner=dataclasses.replace(config.learner, ascent_steps=steps)
+        )
+        store(tmp_path / f"{steps}-{seed}", result("own/arm", seed), changed)
+    assert sorted(row["seeds"] for row in show("--markdown").rows()) == ["1", "2"]
+
+
+def test_runs_without_an_end_are_named_in_one_line(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "done", result("mnist/arm", 0))
+    for name in ("cut off", "diverged", "aside.old-1"):
+        (store(tmp_path / name, result("mnist/arm", 1)) / "result.json").unlink()
+    (tmp_path / "diverged" / "stopped.json").write_text("{}")
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "config.json").write_text('{"name": "no run"}')
+    said = show("--markdown")
+    assert [row["seeds"] for row in said.rows()] == ["1"]
+    assert said.err == f"left out: {tmp_path / 'cut off'} (unfinished), {tmp_path / 'diverged'} (diverged)\n"
+
+
+def test_the_same_run_twice_is_one_seed(tmp_path: Path, show: Show) -> None:
+    for place, (seed, accuracy) in enumerate([(0, 50.0), (1, 60.0), (0, 90.0)]):
+        store(tmp_path / f"{place}", result("mnist/arm", seed, accuracy))
+    said = show("--markdown")
+    assert [(row["seeds"], row["accuracy"]) for row in said.rows()] == [("2", "55.0 ± 7.1")]
+    assert said.err == f"left out: {tmp_path / '2'} has the settings and the seed of {tmp_path / '0'}\n"
+
+
+def test_a_row_that_is_not_from_the_paper_says_so(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "seed-0", result("mnist/slda", 0, 93.0, 3.0))
+    (row,) = show("--markdown").rows()
+    assert (row["paper"], row["paper 2"]) == ("not in the paper", "not in the paper")

@@ -1,0 +1,163 @@
+"""Which networks treat copies of an image alike, and that counting distinct images is the same as running copies."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from autorecall.recall.copies import counted, distinct, forward, obstacle
+
+from .worlds import CLASSES, COUNTS, NETWORKS, assert_close, network_of, of_copies, some_images
+
+every_network = pytest.mark.parametrize("kind", NETWORKS)
+
+
+# Whether copies may be merged
+
+
+class Unknown(nn.Module):
+    """Treats images alone, but does not say so."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+class Declared(Unknown):
+    treats_images_alone = True
+
+
+class Inherited(Declared):
+    pass
+
+
+class OwnLinear(nn.Linear):
+    pass
+
+
+class Ceaseless(nn.Dropout):
+    """Dropout that does not stop in eval mode."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return nn.functional.dropout(input, self.p, training=True)
+
+
+UNKNOWN: dict[str, Callable[[], nn.Module]] = {
+    "Dropout": lambda: nn.Dropout(0.5),
+    "AlphaDropout": lambda: nn.AlphaDropout(0.1),
+    "Unknown": Unknown,
+    "Inherited": Inherited,
+    "OwnLinear": lambda: OwnLinear(8, 8),
+    "Softmax": lambda: nn.Softmax(0),
+    "Ceaseless": lambda: Ceaseless(0.5).eval(),
+}
+KNOWN: dict[str, Callable[[], nn.Module]] = {
+    "dropout of nothing": lambda: nn.Dropout(0.0),
+    "dropout frozen in eval mode": lambda: nn.Dropout(0.5).eval(),
+    "class that says so": Declared,
+    "batch norm": lambda: nn.BatchNorm1d(8),
+    "layer norm": lambda: nn.LayerNorm(8),
+    "gelu": nn.GELU,
+    "nested": lambda: nn.Sequential(nn.Sequential(nn.Linear(8, 8), Declared())),
+}
+
+
+def around(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(512, 8), layer, nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_layer_that_may_treat_copies_differently_is_named(name: str) -> None:
+    assert obstacle(around(UNKNOWN[name]())) == f"{name} (2)"
+
+
+def test_a_network_that_is_unknown_as_a_whole_is_named_by_its_class() -> None:
+    assert obstacle(Unknown()) == "Unknown"
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_nothing_is_in_the_way_where_every_layer_treats_copies_alike(name: str) -> None:
+    assert obstacle(around(KNOWN[name]())) is None
+
+
+@every_network
+def test_nothing_is_in_the_way_in_any_of_these_networks(kind: str) -> None:
+    assert obstacle(network_of(kind)) is None
+
+
+# Counting
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=50))
+def test_distinct_loses_no_copy(origins: list[int]) -> None:
+    images, counts = distinct(torch.tensor(origins))
+    assert images.repeat_interleave(counts).tolist() == sorted(origins)
+    assert all(one < next_one for one, next_one in pairwise(images.tolist()))
+
+
+@pytest.mark.usefixtures("installation")
+@pytest.mark.parametrize("counts", [COUNTS, torch.ones(3, dtype=torch.int64)], ids=["uneven", "once each"])
+@every_network
+def test_a_counted_batch_gives_the_outputs_of_its_copies(kind: str, counts: Tensor) -> None:
+    network, x, of_copy = network_of(kind), some_images(), of_copies(counts)
+    literal = copy.deepcopy(network)
+    assert_close(forward(network, x, counts)[of_copy], literal(x[of_copy]), 1e-12)
+    assert_close(dict(network.state_dict()), dict(literal.state_dict()), 1e-12)
+
+
+@every_network
+def test_without_counts_nothing_is_different(kind: str) -> None:
+    network, x = network_of(kind), some_images()
+    plain = copy.deepcopy(network)
+    assert torch.equal(forward(network, x, None), plain(x))
+    assert_close(dict(network.state_dict()), dict(plain.state_dict()), 0)
+
+
+def traces(network: nn.Module) -> list[str]:
+    return [name for name, module in network.named_modules() if "forward" in vars(module)]
+
+
+@every_network
+def test_counting_leaves_no_trace(kind: str) -> None:
+    network = network_of(kind)
+    before = {name: list(vars(module)) for name, module in network.named_modules()}
+    forward(network, some_images(), COUNTS)
+    assert {name: list(vars(module)) for name, module in network.named_modules()} == before
+
+
+@pytest.mark.parametrize("kind", ["resnet", "batch norm 1d"])
+def test_counting_leaves_no_trace_after_an_error(kind: str) -> None:
+    network = network_of(kind)
+    with pytest.raises(RuntimeError):
+        forward(network, torch.rand(3, 1, 2, 2, dtype=torch.float64), COUNTS)
+    assert traces(network) == []
+
+
+def test_a_forward_that_was_there_before_is_there_afterwards() -> None:
+    network = network_of("batch norm 1d")
+    layer = next(module for module in network.modules() if isinstance(module, nn.BatchNorm1d))
+    vars(layer)["forward"] = found = layer.forward
+    with counted(network, COUNTS):
+        assert layer.forward is not found
+    assert vars(layer)["forward"] is found
+
+
+def test_layers_in_eval_mode_are_left_alone() -> None:
+    network, x = network_of("resnet").eval(), some_images()
+    plain = network(x)
+    before = copy.deepcopy(network.state_dict())
+    with counted(network, COUNTS):
+        assert traces(network) == []
+        assert torch.equal(network(x), plain)
+    assert_close(dict(network.state_dict()), dict(before), 0)
+
+
+def test_layers_without_running_statistics_count_in_eval_mode_too() -> None:
+    network, x = nn.BatchNorm2d(2, track_running_stats=False).double().eval(), some_images()
+    assert_close(forward(network, x, COUNTS)[of_copies(COUNTS)], network(x[of_copies(COUNTS)]), 1e-12)

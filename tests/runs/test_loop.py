@@ -1,0 +1,462 @@
+"""Runs as they go: who is told, where they stop, and that one taken up again ends as one that never stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import importlib.metadata
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autorecall import ARMConfig, LagConfig, NaiveConfig, Recalled
+from autorecall.data import Dataset, Split, load
+from autorecall.errors import ConfigError, InterruptedRunError, StoppedError
+from autorecall.networks import MLPConfig, ResNet18Config
+from autorecall.presets import PRESETS
+from autorecall.runs.loop import Observer
+from autorecall.runs.run import run
+from autorecall.storage.formats import FORMAT
+from autorecall.storage.state_file import read_state, write_state
+from autorecall.stream import Stream, StreamConfig
+
+from .worlds import (
+    FINISHED,
+    LEARNERS,
+    STEPS,
+    Killed,
+    Stop,
+    Trouble,
+    Watch,
+    config,
+    contents,
+    full_disk,
+    history,
+    interrupt,
+    kill,
+    names,
+    saved,
+)
+
+STOPPED = {"config.json", "history.csv", "stopped.json"}
+
+
+# What an observer is told
+
+
+class Told(Watch):
+    """Notes every step and every evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[int, int, int]] = []
+        self.evaluations: list[tuple[int, list[float]]] = []
+
+    def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
+        assert math.isfinite(numbers["loss"])
+        self.steps.append((step, steps, task))
+
+    def evaluated(self, task: int, accuracies: list[float]) -> None:
+        self.evaluations.append((task, accuracies))
+
+
+@pytest.mark.parametrize("method", ["naive", "lwf", "arm"])
+def test_an_observer_is_told_of_every_step_every_evaluation_and_the_last_recall(data: Dataset, method: str) -> None:
+    told, chosen = Told(), config(method)
+    result = run("own/bars", chosen, data, None, told)
+    assert told.steps == [(step, STEPS, 1 if step <= 4 else 2) for step in range(1, STEPS + 1)]
+    assert told.evaluations == list(enumerate(result.accuracy_matrix, start=1))
+    assert len(told.pictures) == (method == "arm")
+    *_, (last, _) = Stream(data, chosen.stream, seed=chosen.seed)[-1]
+    for x, recalled, targets in told.pictures:
+        assert torch.equal(x, last)
+        assert recalled.total == 12
+        assert recalled.images.shape == (len(recalled.counts), *x.shape[1:])
+        assert targets.shape == (len(recalled.counts), 4)
+        assert targets.sum(1).tolist() == pytest.approx([1.0] * len(targets))
+
+
+class Failing(Watch):
+    """Fails where it is told to."""
+
+    def __init__(self, place: str, error: BaseException) -> None:
+        super().__init__()
+        self.place, self.error = place, error
+
+    def evaluated(self, task: int, accuracies: list[float]) -> None:
+        if self.place == "evaluated":
+            raise self.error
+
+    def recalled(self, x: Tensor, recalled: Recalled, targets: Tensor) -> None:
+        if self.place == "recalled":
+            raise self.error
+
+
+def test_a_task_is_saved_before_anyone_is_told(data: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(BrokenPipeError):
+        run("own/bars", config(), data, tmp_path, Failing("evaluated", BrokenPipeError()))
+    assert saved(tmp_path) == [4]
+
+
+def test_a_picture_that_fails_is_a_warning(data: Dataset, tmp_path: Path) -> None:
+    watch = Failing("recalled", OSError(errno.ENOSPC, "No space left on device"))
+    run("own/bars", config("arm"), data, tmp_path, watch)
+    assert watch.warnings == ["the recalled images could not be shown (OSError): [Errno 28] No space left on device"]
+    assert names(tmp_path) == FINISHED
+
+
+def test_a_picture_that_is_interrupted_is_drawn_the_next_time(data: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run("own/bars", config("arm"), data, tmp_path, Failing("recalled", KeyboardInterrupt()))
+    assert not (tmp_path / "result.json").exists()
+    watch = Watch()
+    run("own/bars", config("arm"), data, tmp_path, watch)
+    assert (watch.resumptions, len(watch.pictures)) == ([4], 1)
+
+
+def test_no_picture_is_drawn_into_a_folder_that_is_anothers(data: Dataset, tmp_path: Path) -> None:
+    folder, watch = tmp_path / "run", Watch()
+
+    class Replaced(Watch):
+        def evaluated(self, task: int, accuracies: list[float]) -> None:
+            if task == 2:
+                shutil.rmtree(folder)
+                run("own/bars", config("arm"), data, folder, watch)
+
+    outer = Replaced()
+    with pytest.raises(StoppedError, match="removed or moved"):
+        run("own/bars", config("arm"), data, folder, outer)
+    assert (len(outer.pictures), len(watch.pictures)) == (0, 1)
+
+
+# Runs that diverge
+
+
+def test_a_run_that_diverges_says_where_and_keeps_what_there_is(data: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(StoppedError) as caught:
+        run("own/bars", config(NaiveConfig(1e30), seed=7), data, tmp_path)
+    assert str(caught.value).startswith("stopped at step 2 (task 1): the loss on the real batch became ")
+    assert "\n" not in str(caught.value)
+    assert names(tmp_path) == STOPPED
+    assert [row["step"] for row in history(tmp_path)] == ["1"]
+    stopped = json.loads((tmp_path / "stopped.json").read_text())
+    assert stopped.pop("value") in ("nan", "inf")
+    where = {"step": 2, "task": 1, "term": "the loss on the real batch"}
+    assert stopped == {"format": FORMAT, "preset": "own/bars", "seed": 7} | where
+
+
+def test_recall_that_diverges_is_stopped_in_the_second_task_by_the_name_of_a_term(
+    data: Dataset, tmp_path: Path
+) -> None:
+    learner = ARMConfig(recalled_images=4, ascent_steps=3, recall_rate=1e30, lag=LagConfig("every"))
+    with pytest.raises(StoppedError, match=r"^stopped at step 5 \(task 2\): the "):
+        run("own/bars", config(learner), data, tmp_path)
+    stopped = json.loads((tmp_path / "stopped.json").read_text())
+    assert (stopped["step"], stopped["task"]) == (5, 2)
+    assert "recall" in stopped["term"]
+    assert len(history(tmp_path)) == 4
+    assert names(tmp_path) == STOPPED  # and no checkpoint
+
+
+def test_outputs_that_are_not_finite_are_noticed_when_tested(data: Dataset, tmp_path: Path) -> None:
+    one_batch = StreamConfig(2, batch_size=1000)
+    with pytest.raises(StoppedError, match=r"\(task 1\): an output of the network became nan"):
+        run("own/bars", config(NaiveConfig(1e38), stream=one_batch), data, tmp_path)
+    assert names(tmp_path) == STOPPED
+
+
+# Bit for bit
+
+
+@pytest.mark.parametrize("method", LEARNERS)
+def test_a_run_stopped_after_any_step_ends_as_one_that_never_was(data: Dataset, tmp_path: Path, method: str) -> None:
+    whole = Watch()
+    run("own/bars", config(method), data, tmp_path / "whole", whole)
+    for step in range(1, STEPS):
+        folder, watch = tmp_path / f"{step}", Watch()
+        said = interrupt(config(method), data, folder, step)
+        assert said == f"interrupted at step {step} of 8; run the same command again to go on from step {step}"
+        assert saved(folder)[-1] == step
+        torch.rand(step)  # what others draw does not matter
+        run("own/bars", config(method), data, folder, watch)
+        assert (watch.resumptions, watch.first, watch.warnings) == ([step], step + 1, [])
+        assert contents(folder) == contents(tmp_path / "whole")
+        for mine, theirs in zip(watch.pictures, whole.pictures, strict=True):
+            assert torch.equal(mine[0], theirs[0])
+            assert torch.equal(mine[1].images, theirs[1].images)
+            assert torch.equal(mine[2], theirs[2])
+
+
+@pytest.mark.parametrize("often", [False, True])
+def test_a_run_killed_at_any_moment_goes_on_from_its_last_checkpoint(
+    data: Dataset, tmp_path: Path, whole: dict[str, object], often: bool
+) -> None:
+    chosen = config("arm", checkpoint_seconds=0.0) if often else config("arm")
+    for step in range(1, STEPS + 1):
+        folder, watch = tmp_path / f"{step}", Watch()
+        kill(chosen, data, folder, step)
+        # One checkpoint per step, the step that was killed has none yet; or one at the end of the first task alone.
+        expected = [last for last in ((step - 1,) if often else (4,)) if 0 < last < step]
+        assert saved(folder)[-1:] == expected
+        run("own/bars", chosen, data, folder, watch)
+        assert watch.resumptions == expected
+        assert contents(folder) == whole
+
+
+def test_a_run_killed_over_and_over_ends_all_the_same(data: Dataset, tmp_path: Path, whole: dict[str, object]) -> None:
+    chosen = config("arm", checkpoint_seconds=0.0)
+    for step in range(1, STEPS + 1):
+        kill(chosen, data, tmp_path, step)
+    run("own/bars", chosen, data, tmp_path)
+    assert contents(tmp_path) == whole
+
+
+def test_a_run_stopped_while_it_is_tested_is_tested_again(
+    data: Dataset, tmp_path: Path, whole: dict[str, object]
+) -> None:
+    for asked, step in ((5, 4), (10, 8)):
+        folder = tmp_path / f"{asked}"  # asked after each of four steps, then after the batch that is tested
+        answers = iter([False] * (asked - 1) + [True])
+        with pytest.raises(InterruptedRunError, match=rf"^interrupted at step {step} of 8; .* to go on from step 4$"):
+            run("own/bars", config("arm"), data, folder, stop=answers.__next__)
+        run("own/bars", config("arm"), data, folder)
+        assert contents(folder) == whole
+
+
+def test_a_run_without_a_folder_can_be_stopped_too(data: Dataset) -> None:
+    stop = Stop(3)
+    with pytest.raises(InterruptedRunError, match=r"^interrupted at step 3 of 8; run the same command again to start"):
+        run("own/bars", config(), data, None, stop, stop=stop)
+
+
+def test_dropout_goes_on_with_the_same_draws(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(self: MLPConfig, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, classes))
+
+    monkeypatch.setattr(MLPConfig, "build", build)
+    run("own/bars", config(), data, tmp_path / "whole")
+    for step in (1, 3, 4, 6):
+        interrupt(config(), data, tmp_path / f"{step}", step)
+        run("own/bars", config(), data, tmp_path / f"{step}")
+        assert contents(tmp_path / f"{step}") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_convolutional_network_goes_on_in_its_own_memory_layout(data: Dataset, tmp_path: Path, threads: int) -> None:
+    chosen = config("arm", network=ResNet18Config(4), threads=threads)
+    run("own/bars", chosen, data, tmp_path / "whole")
+    interrupt(chosen, data, tmp_path / "run", 6)
+    run("own/bars", chosen, data, tmp_path / "run")
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    """A few of the embedded digits: five training and test images of each of the first four."""
+    whole = load("mnist")
+
+    def first(split: Split) -> Split:
+        kept = np.concatenate([np.flatnonzero(split.labels == label)[:5] for label in range(4)])
+        return Split(split.inputs[kept], split.labels[kept])
+
+    return Dataset("mnist", first(whole.train), first(whole.val), first(whole.test), whole.classes[:4])
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("mnist/")])
+def test_every_row_on_the_digits_goes_on_bit_for_bit(digits: Dataset, tmp_path: Path, name: str) -> None:
+    """Also those to come: a method whose state is not all of it fails here."""
+    usual = PRESETS[name].config
+    few = dataclasses.replace(usual, stream=dataclasses.replace(usual.stream, batch_size=5), threads=1)
+    run(name, few, digits, tmp_path / "whole")
+    interrupt(few, digits, tmp_path / "run", 3, name)
+    run(name, few, digits, tmp_path / "run")
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "grown"])
+def test_history_and_config_are_restored_from_the_checkpoint(
+    data: Dataset, tmp_path: Path, whole: dict[str, object], damage: str
+) -> None:
+    interrupt(config("arm"), data, tmp_path, 7)
+    path = tmp_path / "history.csv"
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:100] if damage == "cut" else path.read_bytes() * 2)
+    (tmp_path / "config.json").unlink()
+    run("own/bars", config("arm"), data, tmp_path)
+    assert contents(tmp_path) == whole
+
+
+# How long it took, and with which versions
+
+
+def test_seconds_are_those_of_all_parts(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+    interrupt(config(), data, tmp_path, 5)
+    seconds = run("own/bars", config(), data, tmp_path).seconds
+    assert (seconds.train, seconds.evaluate) == (STEPS, 2)  # one tick each
+
+
+def test_another_version_is_said_and_noted(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.metadata.version
+    began = f"{tmp_path} was begun with torch"
+    differ = "its numbers may differ in the last digits from those of one version"
+    for step, now, said in [
+        (2, "1.0", []),
+        (4, "1.0", []),
+        (6, "1.1", [f"{began} 1.0 and goes on with 1.1; {differ}"]),
+        (0, "1.2", [f"{began} 1.0, then 1.1 and goes on with 1.2; {differ}"]),
+    ]:
+        monkeypatch.setattr(importlib.metadata, "version", lambda name, now=now: now if name == "torch" else real(name))
+        watch = Watch(killed_after=step)
+        with suppress(Killed):
+            run("own/bars", config(checkpoint_seconds=0.0), data, tmp_path, watch)
+        assert watch.warnings == said
+    versions = json.loads((tmp_path / "result.json").read_text())["versions"]
+    assert (versions["torch"], versions["numpy"]) == ("1.0, then 1.1, then 1.2", real("numpy"))
+
+
+# When a checkpoint is written
+
+
+def test_a_checkpoint_is_due_after_so_many_seconds(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that moves ten seconds per step: with 25, checkpoints after steps 3, 4 (a task's end) and 7."""
+    clock, written = [0.0], list[int]()
+
+    class Ticking(Observer):
+        def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
+            written.extend(saved(tmp_path)[-1:])
+            clock[0] += 10
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    run("own/bars", config(checkpoint_seconds=25.0), data, tmp_path, Ticking())
+    assert sorted(set(written)) == [3, 4, 7]
+
+
+# Trouble with the disk
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_disk_that_fills_up_is_one_sentence_and_the_last_checkpoint_is_used(
+    data: Dataset, tmp_path: Path, whole: dict[str, object], fresh: bool
+) -> None:
+    folder, watch = tmp_path / "run", Watch()
+    with pytest.MonkeyPatch.context() as patched:
+        trouble = Trouble(6, lambda: patched.setattr(os, "fsync", full_disk))
+        with pytest.raises(StoppedError) as caught:
+            run("own/bars", config("arm", checkpoint_seconds=0.0), data, folder, trouble, fresh)
+    again = "run the same command without --fresh" if fresh else "run again"
+    assert str(caught.value) == (
+        f"cannot write {folder / 'checkpoints' / 'step-000000006.safetensors'}: No space left on device; check the "
+        f"folder and the free space, then {again} to go on from step 5"
+    )
+    assert not list(folder.rglob("*.tmp"))
+    run("own/bars", config("arm"), data, folder, watch)
+    assert watch.resumptions == [5]
+    assert contents(folder) == whole
+
+
+def test_a_disk_that_is_full_at_the_end_leaves_no_half_result(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FullAtTheEnd(Observer):
+        def evaluated(self, task: int, accuracies: list[float]) -> None:
+            if task == 2:
+                monkeypatch.setattr(os, "fsync", full_disk)
+
+    with pytest.raises(StoppedError, match=r"^cannot write .*: No space left on device.*to go on from step 4$"):
+        run("own/bars", config(), data, tmp_path, FullAtTheEnd())
+    assert names(tmp_path) == {"config.json", "history.csv", "checkpoints"}
+    assert len(history(tmp_path)) == STEPS
+
+
+def test_a_folder_that_is_lost_is_one_sentence_and_is_not_made_again(data: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(StoppedError, match=r"it was removed or moved; check the folder, then run again$"):
+        run("own/bars", config(checkpoint_seconds=0.0), data, folder, Trouble(3, lambda: shutil.rmtree(folder)))
+    assert not folder.exists()
+
+
+def test_a_folder_that_is_moved_goes_on_where_it_was_put_back(
+    data: Dataset, tmp_path: Path, whole: dict[str, object]
+) -> None:
+    folder, elsewhere, watch = tmp_path / "run", tmp_path / "moved", Watch()
+    chosen = config("arm", checkpoint_seconds=0.0)
+    with pytest.raises(StoppedError, match="removed or moved"):
+        run("own/bars", chosen, data, folder, Trouble(6, lambda: folder.rename(elsewhere)))
+    assert not folder.exists()
+    elsewhere.rename(folder)
+    run("own/bars", config("arm"), data, folder, watch)
+    assert watch.resumptions == [5]
+    assert contents(folder) == whole
+
+
+def test_a_folder_that_was_replaced_is_not_written_to(data: Dataset, tmp_path: Path) -> None:
+    """Removed by hand and begun again by another process, while the first is still at work."""
+    folder = tmp_path / "run"
+
+    def replace() -> None:
+        shutil.rmtree(folder)
+        run("own/bars", config(), data, folder)
+
+    with pytest.raises(StoppedError, match="removed or moved"):
+        run("own/bars", config(seed=1), data, folder, Trouble(3, replace))
+    assert json.loads((folder / "result.json").read_text())["seed"] == 0
+    assert names(folder) == FINISHED
+
+
+# Checkpoints that are whole and do not fit
+
+
+def changed_run(**values: object) -> Callable[[dict[str, object]], object]:
+    return lambda state: state.update(run=dict(state["run"], **values))  # type: ignore[call-overload]
+
+
+WRONG: dict[str, Callable[[dict[str, object]], object]] = {
+    "a saved learner": lambda state: state.pop("run"),
+    "no learner": lambda state: state.update(learner={}),
+    "no network": lambda state: state.update(learner=dict(state["learner"], network={})),  # type: ignore[call-overload]
+    "no random state": lambda state: state.update(random={"cpu": torch.zeros(3)}),
+    "no text": lambda state: state.update(history=torch.tensor([255, 254], dtype=torch.uint8)),
+    "fewer rows": lambda state: state.update(history=torch.tensor(list(b"step\n1\n"), dtype=torch.uint8)),
+    "all steps": changed_run(steps=8),
+    "more steps": changed_run(steps=10**6),
+    "fewer steps": changed_run(steps=5),
+    "no steps": changed_run(steps=0),
+    "negative steps": changed_run(steps=-5),
+    "no tests": changed_run(matrix=[]),
+    "more tests": changed_run(matrix=[[1.0, 2.0]] * 2),
+    "narrow tests": changed_run(matrix=[[1.0]]),
+    "a setting of tomorrow": changed_run(config={"tomorrow": 1}),
+    "the format of tomorrow": lambda state: state.update(format=FORMAT + 1),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_whole_checkpoint_that_does_not_fit_is_one_sentence(data: Dataset, tmp_path: Path, wrong: str) -> None:
+    interrupt(config("arm"), data, tmp_path, 7)
+    path = sorted(tmp_path.glob("checkpoints/*"))[-1]
+    state = dict(read_state(path))
+    WRONG[wrong](state)
+    write_state(path, state)
+    found = contents(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        run("own/bars", config("arm"), data, tmp_path)
+    assert str(caught.value).startswith(f"{path} does not fit this version of autorecall or this run (")
+    assert str(caught.value).endswith("; --fresh starts over")
+    assert "\n" not in str(caught.value)
+    assert contents(tmp_path) == found
