@@ -3,9 +3,9 @@
     python scripts/compile_probe.py [STEPS]
 
 One network on one thread, as in a run on two cores: logits of ten distinct images and the gradient at the images.
-"copies counted" is what `autorecall` does, with batch-norm in C. What is compiled has torch's own batch-norm, which a
-compiler can fuse: less work than ours, so what it gains here is the most that it could gain. All take turns; the first
-pass, with compilation, is counted by itself.
+"copies counted" is what `autorecall` does, with batch-norm in C. The compiled ones have torch's own batch-norm, which
+a compiler can fuse: less work than ours, so the gain here is the most it could be. All take turns; the first pass, with
+compilation, is reported separately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autorecall.recall.copies import forward
 
 
 def step(logits_of: Callable[[Tensor], Tensor], images: Tensor, at_logits: Tensor) -> float:
-    """Seconds of one pass there and back."""
+    """Seconds for one pass forward and back."""
     started = time.perf_counter()
     images = images.detach().requires_grad_()
     torch.autograd.grad(logits_of(images), images, at_logits)

@@ -1,4 +1,4 @@
-"""A whole MNIST-5k run of ARM with copies collapsed, with copies kept, and by the equations as they stand.
+"""A whole MNIST-5k run of ARM with copies collapsed, with copies kept, and with the equations as written.
 
     python scripts/copies_agree.py [M]
 
@@ -24,7 +24,7 @@ from autorecall.stream import Stream, as_batch
 
 
 class KeptCopies(ARM):
-    """Every copy run by itself."""
+    """Every copy run separately."""
 
     copies = "keep"
 

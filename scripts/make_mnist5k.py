@@ -1,8 +1,8 @@
-"""Make the embedded MNIST-5k of the original MNIST files.
+"""Make the embedded MNIST-5k from the original MNIST files.
 
     python scripts/make_mnist5k.py DIR OUT      # DIR holds the four idx files, OUT is src/autorecall/data/mnist5k.npz
 
-Validation: the last 300 of each class of the training file (3,000, 5 % of 60,000). Training: 500 of each class, drawn
+Validation: the last 300 of each class in the training file (3,000, 5 % of 60,000). Training: 500 of each class, drawn
 from the rest. Test: all 10,000. Everything stays in file order, and the same files give the same bytes.
 """
 

@@ -1,9 +1,9 @@
-"""What autorecall costs beside its arithmetic: a checkpoint, `autorecall --help`, and how near recall is to the peak.
+"""What autorecall costs besides its arithmetic: a checkpoint, `autorecall --help`, and recall's share of peak speed.
 
     python scripts/overheads.py
 
-Checkpoints are those of the ARM rows near the end of a run, written below the working directory; their share is of the
-time of a whole run, at the default interval and the ends of tasks. Leave the machine alone meanwhile.
+Checkpoints are those of the ARM rows near the end of a run, written under the working directory; their share is of the
+time of a whole run, at the default interval and the ends of tasks. Leave the machine otherwise idle.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def recall_fraction_of_peak() -> float:
 
 def main() -> None:
     """Measure and print."""
-    with limited_threads(max(1, cores() // 2)):  # as a run does it
+    with limited_threads(max(1, cores() // 2)):  # as in a run
         for dataset in RUN_SIZES:
             print(f"a checkpoint of {dataset}/arm: {checkpoint_cost(dataset)}")
         print(f"recall reaches {100 * recall_fraction_of_peak():.0f} % of the speed of a large matrix product")

@@ -5,6 +5,9 @@ python scripts/torture.py --minutes 5 --seed 0
 Every row on the embedded digits takes part, and every CIFAR10 row on a few made pictures, so new methods join by
 themselves. A run is a process of its own, forked from one that has loaded torch already: it can be killed ten times in
 the time that a fresh interpreter needs to start.
+
+A moment is a number of calls made by autorecall, counted by the process that is killed. So a busy machine changes
+nothing, and a seed kills the same runs at nearly the same places again.
 """
 
 from __future__ import annotations
@@ -21,23 +24,25 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import torch._dynamo
 from PIL import Image
 
-from autorecall import cli, pictures
-from autorecall.commands import run
+from autorecall import cli
+from autorecall.commands import pictures, run
 from autorecall.presets import PRESETS
+from autorecall.runs.history import History
 
 MOST_KILLS = 12  # of one run; then it may end
-LONGEST = 20.0  # seconds of torment; then it may end, too
-PATIENCE = 120.0  # seconds beyond which a run hangs
+PATIENCE = 300.0  # seconds beyond which a run hangs, of which it needs a few
 REFUSED = 2  # the exit code of a run that needs a decision
 DAMAGED = ("history.csv", "config.json")  # and checkpoints
 KILLED = (-9, -15, -2, 143, 130)  # exit codes of those who were; any other is a run's own
 SMALL = "--dataset folder --image-size 8 --stream.batch-size 4 --data"
 NARROW = {"resnet18": ["--network.channels", "2"], "fourier": ["--network.features", "20"]}
+PACKAGE = str(Path(cli.__file__).parent)
 LOADED = (pictures, run, torch._dynamo)  # before the fork, so that a child need not
 
 
@@ -65,9 +70,10 @@ class Undisturbed:
     """How a run ends that is left alone."""
 
     files: dict[str, object]
-    learning: float
-    """Seconds after its start when the first step was written down."""
-    end: float
+    learning: int
+    """Calls before the first step was written down."""
+    end: int
+    """Calls in all."""
 
 
 class Torture:
@@ -95,15 +101,11 @@ class Torture:
 
     def _leave_alone(self, key: str, words: list[str]) -> None:
         out = self.scratch / f"undisturbed-{len(self.undisturbed) + len(self.left_out)}"
-        started = time.monotonic()
-        process = _start([*words, "--out", str(out)], out.with_suffix(".log"))
-        code = None
-        while code is None and not any(out.rglob("history.csv")):
-            code = _ended(process, 0.01)
-        learning = time.monotonic() - started
-        code = _ended(process, PATIENCE) if code is None else code
+        counted = out.with_suffix(".calls")
+        code = _ended(_start([*words, "--out", str(out)], out.with_suffix(".log"), _Calls(report=counted)))
         if code == 0:
-            self.undisturbed[key] = Undisturbed(_contents(out), learning, time.monotonic() - started)
+            learning, end = map(int, counted.read_text().split())
+            self.undisturbed[key] = Undisturbed(_contents(out), learning, end)
         else:
             self.left_out.add(key)
             print(f"left out, because it ends with {code} by itself: {key}", flush=True)
@@ -112,28 +114,20 @@ class Torture:
         usual, tally = self.undisturbed[key], self.tally
         out = self.scratch / f"run-{tally.runs}"
         log = out.with_suffix(".log")
-        words = [*words, "--out", str(out), "--checkpoint-seconds", self.random.choice(("0", "0.02", "0.1"))]
+        words = [*words, "--out", str(out), "--checkpoint-seconds", self.random.choice(("0", "1e9"))]
         tally.runs += 1
         fresh: list[str] = []
-        enough = time.monotonic() + LONGEST
-        for kills in range(MOST_KILLS + 1):
-            last = kills == MOST_KILLS or time.monotonic() > enough
-            process = _start([*words, *fresh], log)
-            code = _ended(process, PATIENCE if last else self._moment(usual))
-            if code is None and not last:
-                tally.kills += 1
-                os.kill(process, self.random.choice((signal.SIGKILL,) * 8 + (signal.SIGTERM, signal.SIGINT)))
-                code = _ended(process, PATIENCE)
-            if code is None:  # it hangs
-                os.kill(process, signal.SIGKILL)
-                os.waitpid(process, 0)
+        for attempt in range(MOST_KILLS + 1):
+            calls = self._death(usual) if attempt < MOST_KILLS else _Calls()
+            code = _ended(_start([*words, *fresh], log, calls))
             fresh = ["--fresh"] if code == REFUSED and not fresh and "--fresh" in _last_line(log) else []
+            tally.kills += code in KILLED
             tally.afresh += len(fresh)
             if code not in KILLED and not fresh:
                 break
             self._damage(out)
         if fresh:  # refused at the last attempt, which nobody disturbs
-            code = _ended(_start([*words, *fresh], log), PATIENCE)
+            code = _ended(_start([*words, *fresh], log, _Calls()))
         tally.resumes += log.read_text(errors="replace").count("going on after step")
         if code != 0:
             tally.lost.append(f"{key}: ended with {code}, see {log}")
@@ -143,11 +137,14 @@ class Torture:
             shutil.rmtree(out)
             log.unlink()
 
-    def _moment(self, usual: Undisturbed) -> float:
-        """When to kill: mostly while it learns, sometimes while it starts."""
+    def _death(self, usual: Undisturbed) -> _Calls:
+        """When and how to be killed: mostly while it learns, sometimes while it starts."""
+        first, last = int(0.95 * usual.learning), int(1.05 * usual.end)
         if self.random.random() < 0.1:
-            return self.random.uniform(0, usual.learning)
-        return self.random.uniform(0.95 * usual.learning, 1.05 * usual.end)
+            moment = self.random.randint(1, first)
+        else:  # rather soon: one that goes on has less to do
+            moment = int(first + (last - first) * self.random.random() ** 2)
+        return _Calls(moment, self.random.choice((signal.SIGKILL,) * 8 + (signal.SIGTERM, signal.SIGINT)))
 
     def _damage(self, out: Path) -> None:
         """Spoil none, one or two of the files that the next process will find, unless the run is finished."""
@@ -174,7 +171,33 @@ class Torture:
             path.write_bytes(content)
 
 
-def _start(words: list[str], log: Path) -> int:
+class _Calls:
+    """Counts the calls that autorecall makes in this process, and may kill it at one of them."""
+
+    def __init__(self, moment: int = 0, number: int = 0, report: Path | None = None) -> None:
+        self.moment, self.number, self.report = moment, number, report
+        self.count = self.learning = 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_call") and frame.f_code.co_filename.startswith(PACKAGE):
+            self.count += 1
+            if self.count == self.moment:
+                os.kill(os.getpid(), self.number)
+            if not self.learning and frame.f_code is History.add.__code__:
+                self.learning = self.count
+
+    def dispatch(self, words: list[str]) -> int:
+        """Run a command line meanwhile."""
+        sys.setprofile(self)
+        try:
+            return cli.dispatch(words)
+        finally:
+            sys.setprofile(None)
+            if self.report is not None:
+                self.report.write_text(f"{self.learning} {self.count}")
+
+
+def _start(words: list[str], log: Path, calls: _Calls) -> int:
     """A process that runs this command line, and what it says."""
     sys.stdout.flush()
     process = os.fork()
@@ -185,9 +208,11 @@ def _start(words: list[str], log: Path) -> int:
             os.dup2(file, 1)
             os.dup2(file, 2)
             sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  a line at once: it may be the last
-            code = cli.dispatch(words)
+            code = calls.dispatch(words)
         except SystemExit as end:  # how tyro refuses
             code = int(end.code or 0)
+        except KeyboardInterrupt:  # between the command and here
+            code = 130
         except BaseException:
             traceback.print_exc()
         finally:
@@ -201,16 +226,17 @@ def _last_line(log: Path) -> str:
     return log.read_text(errors="replace").rstrip("\n").rpartition("\n")[2]
 
 
-def _ended(process: int, patience: float) -> int | None:
-    """The exit code of a process, negative after a signal; none if it is still at work then."""
-    deadline = time.monotonic() + patience
-    while True:
+def _ended(process: int) -> int | None:
+    """The exit code of a process, negative after a signal; none if it hangs."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
         found, status = os.waitpid(process, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            return None
         time.sleep(0.001)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return None
 
 
 def _contents(out: Path) -> dict[str, object]:
@@ -228,7 +254,7 @@ def _contents(out: Path) -> dict[str, object]:
 
 
 def _draw_pictures(folder: Path, seed: int) -> None:
-    """Four classes of thirty pictures: a colour a class, with noise."""
+    """Four classes of thirty pictures: one colour per class, with noise."""
     rng = np.random.default_rng(seed)
     for label in range(4):
         (folder / f"class {label}").mkdir(parents=True)
@@ -241,7 +267,8 @@ def _draw_pictures(folder: Path, seed: int) -> None:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="Kill and damage runs at random, and compare with undisturbed ones.")
-    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--minutes", type=float, default=5.0, help="begin no run after so many")
+    parser.add_argument("--runs", type=int, default=10**9, help="make no more than so many")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--rows", nargs="+", default=[row for row in PRESETS if not row.startswith("miniimagenet/")])
     chosen = parser.parse_args()
@@ -249,8 +276,10 @@ def main() -> int:
     scratch = Path(tempfile.mkdtemp(prefix="autorecall-torture-"))
     torture = Torture(scratch, chosen.seed, chosen.rows)
     deadline = time.monotonic() + 60 * chosen.minutes
-    while time.monotonic() < deadline:
+    for _ in range(chosen.runs):
         torture.one_run()
+        if time.monotonic() > deadline:
+            break
     tally = torture.tally
     print("\n".join([*tally.differences, *tally.lost, str(tally)]))
     if tally.differences or tally.lost or torture.left_out:

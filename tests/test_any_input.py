@@ -147,10 +147,10 @@ def test_any_words_run_or_are_refused(place: Path, capsys: pytest.CaptureFixture
     no_half_file(place)
 
 
-PIXELS = st.sampled_from([0, 1, 2, 3, 7, -1, 255, 256, 10**12, 0.5, np.nan, np.inf, -np.inf, 1e300])
-KINDS = st.sampled_from(["uint8", "int64", "float16", "float32", "float64", "bool", "object", "complex64", "U3"])
+PIXELS = st.sampled_from([0, 1, 7, 255, 0.5] * 4 + [-1, 256, 10**12, np.nan, np.inf, -np.inf, 1e300])
+KINDS = st.sampled_from(["uint8", "float32"] * 4 + ["int64", "float16", "float64", "bool", "object", "complex64", "U3"])
 SHAPES = st.sampled_from(
-    [(), (0,), (6,), (6, 0), (6, 3), (6, 4, 4), (6, 1, 4, 4), (6, 3, 2, 2), (6, 1, 1, 1, 2), (1, 4)]
+    [(6, 3), (6, 1, 4, 4), (6, 3, 2, 2)] * 3 + [(), (0,), (6,), (6, 0), (6, 4, 4), (6, 1, 1, 1, 2), (1, 4)]
 )
 
 
@@ -161,8 +161,10 @@ def arrays(draw: st.DrawFn) -> tuple[object, object]:
         inputs = np.resize(np.array(draw(st.lists(PIXELS, min_size=1, max_size=5)), dtype=object), shape)
         with suppress(OverflowError, TypeError, ValueError):
             inputs = inputs.astype(draw(KINDS))
-    count = draw(st.sampled_from([len(inputs) if shape else 0, 6, 0]))
-    labels = draw(st.lists(st.sampled_from([0, 0, 1, 1, 2, -1, 0.5]), min_size=count, max_size=count))
+    count = draw(st.sampled_from([len(inputs) if shape else 0, 6, 6, 6, 0]))
+    labels = draw(
+        st.lists(st.sampled_from([0, 1]) | st.sampled_from([0, 1, 2, -1, 0.5]), min_size=count, max_size=count)
+    )
     return inputs, labels
 
 

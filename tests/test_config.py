@@ -159,7 +159,11 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("checkpoint_seconds", math.inf, "checkpoint_seconds is inf; expected a number of at least 0"),
         ("image_size", 28, "image_size is 28 but mnist has a size of its own; leave it out"),
         ("sede", 1, "config.sede is no field of RunConfig; remove it"),
-        ("network", {"kind": "transformer"}, "config.network names 'transformer'; expected a kind or method of fourier, "),
+        (
+            "network",
+            {"kind": "transformer"},
+            "config.network names 'transformer'; expected a kind or method of fourier, ",
+        ),
         ("network.hidden", 400, "config.network.hidden is 400; expected a list"),
         ("network.hidden", [400, 0], "network.hidden is (400, 0); every width must be from 1 to 1,000,000"),
         ("network.hidden", [400, True], "config.network.hidden[1] is True; expected a int"),

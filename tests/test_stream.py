@@ -22,14 +22,14 @@ quick = settings(max_examples=40, deadline=None)
 
 
 def numbered(counts: Sequence[int]) -> Dataset:
-    """counts[c] inputs of class c in mixed order; each input is its own index, so a batch tells who is in it."""
+    """counts[c] inputs of class c in mixed order; each input is its own index, so a batch shows what is in it."""
     labels = np.random.default_rng(7).permutation(np.repeat(np.arange(len(counts)), counts))
     inputs = np.arange(len(labels), dtype=np.float32)[:, None]
     return from_arrays(train=(inputs, labels), test=(inputs, labels))
 
 
 def indices(task: Task) -> list[int]:
-    """Who is in the task, in order of arrival."""
+    """The inputs of the task, in order of arrival."""
     return [int(index) for x, _ in task for index in x[:, 0]]
 
 
@@ -112,7 +112,7 @@ def test_the_order_within_a_task_is_shuffled() -> None:
     (order,) = arrived(Stream(numbered([100, 100]), StreamConfig(2)))
     assert order != sorted(order)
     labels = numbered([100, 100]).train.labels[order]
-    # An even shuffle of 100 + 100 changes class about 100 times; blocks of a class would do so once.
+    # An even shuffle of 100 + 100 changes class about 100 times; one block per class would do so once.
     assert 70 < int(np.count_nonzero(np.diff(labels))) < 130
 
 
@@ -219,7 +219,7 @@ def cut_from_pool(
 
 
 def tail(labels: Sequence[int]) -> int:
-    """How many images of a single class end a task."""
+    """How many images of a single class a task ends with."""
     alone = 1
     while alone < len(labels) and labels[-1 - alone] == labels[-1]:
         alone += 1
@@ -267,13 +267,13 @@ def test_without_a_pool_no_class_is_alone_at_the_end() -> None:
 
 def test_classes_arrive_in_proportion_to_the_pool_and_the_rarest_is_alone_at_the_end() -> None:
     rows = sequences(numbered([50, 50]), StreamConfig(2, class_pool=(100, 400)), 0, 100)
-    # Four of class 1 come for each of class 0, until its 50 are used up after some 62 images.
+    # Four of class 1 come for each of class 0, until the 50 of class 1 run out after some 62 images.
     assert (rows[:, :50] == 1).mean() == pytest.approx(0.8, abs=0.02)
     assert (rows[:, -20:] == 0).all()
 
 
 MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)  # training images of each digit
-POOL = tuple(count - round(count / 20) for count in MNIST)  # less the validation images
+POOL = tuple(count - round(count / 20) for count in MNIST)  # minus the validation images
 
 
 @pytest.mark.parametrize("file", ["Makefile", "docs/results.md"])

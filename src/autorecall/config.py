@@ -28,10 +28,10 @@ class RunConfig:
     """The network to train."""
 
     stream: StreamConfig
-    """The order in which it sees the data."""
+    """The order in which the network sees data."""
 
     learner: LearnerConfig
-    """The method that trains it."""
+    """The method that trains the network."""
 
     fraction: float = 1.0
     """Keep only this first part of every task, for a quick look."""

@@ -67,7 +67,9 @@ def test_split_counts_leave_something_to_train_and_to_test() -> None:
 
 
 def test_a_folder_may_be_given_as_text(two: Path) -> None:
-    assert from_folder(str(two)).fingerprint() == load("folder", str(two)).fingerprint() == from_folder(two).fingerprint()
+    assert (
+        from_folder(str(two)).fingerprint() == load("folder", str(two)).fingerprint() == from_folder(two).fingerprint()
+    )
 
 
 def test_default_size_is_32(two: Path) -> None:

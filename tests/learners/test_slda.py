@@ -22,7 +22,7 @@ SHRINKAGE = 0.05
 
 
 def images() -> tuple[Tensor, Tensor]:
-    """All of a stream; of the six classes four occur."""
+    """A whole stream; four of the six classes occur."""
     x = torch.cat([batch(number)[0] for number in range(4)])
     return x, torch.cat([batch(number)[1] for number in range(4)])
 
@@ -35,7 +35,7 @@ def features_of(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def distances(network: nn.Module, x: Tensor, y: Tensor, asked: Tensor, shrinkage: float) -> Tensor:
-    """Squared Mahalanobis distances of inputs to the mean of every class seen, from all features at once."""
+    """Squared Mahalanobis distances from inputs to the mean of every class seen, using all features at once."""
     features, labels = features_of(network, x), sorted(set(y.tolist()))
     means = torch.stack([features[y == label].mean(0) for label in labels])
     size = features.shape[1]
@@ -77,7 +77,7 @@ def test_any_order_and_any_batches_give_the_closed_form(order: list[int], sizes:
 def test_every_batch_of_a_stream_gives_the_closed_form_of_what_was_seen(
     make: Callable[[], nn.Module],
 ) -> None:
-    """Predicting in between changes nothing of what is learned."""
+    """Predicting in between does not change what is learned."""
     network = make()
     before, learner = copy.deepcopy(network), SLDA(network, SLDAConfig(SHRINKAGE))
     seen: list[tuple[Tensor, Tensor]] = []
@@ -116,7 +116,7 @@ def test_classes_never_seen_are_never_predicted() -> None:
 def test_classes_never_seen_are_not_predicted_where_nothing_varies_within_classes(
     per_class: int, dtype: torch.dtype
 ) -> None:
-    """One image a class, or the same one again: the covariance is 0, and distances are large."""
+    """One image per class, or the same one again: the covariance is 0, and distances are large."""
     learner = SLDA(nn.Sequential(nn.Flatten(), nn.Linear(4, CLASSES)).to(dtype))
     x, y = torch.eye(4, dtype=dtype)[:2].repeat(per_class, 1), torch.tensor([1, 4]).repeat(per_class)
     learner.observe(x, y)
@@ -181,7 +181,7 @@ def test_network_without_a_linear_layer_or_its_bias_is_refused() -> None:
 
 
 def test_network_whose_logits_are_not_those_of_its_last_linear_layer_is_refused() -> None:
-    """The last nn.Linear of a gated perceptron is but the gate of its logits: no discriminant can be put there."""
+    """The last nn.Linear of a gated perceptron is only the gate of its logits: no discriminant can go there."""
     network = GatedMLPConfig(hidden=(9,)).build((2, 6, 5), CLASSES).double()
     with pytest.raises(InputError):
         SLDA(network).observe(*batch(0))
@@ -198,7 +198,7 @@ def test_one_input_at_a_time_will_do_with_batch_norm() -> None:
 
 
 def test_saved_network_is_up_to_date() -> None:
-    """Whoever goes on with the network alone has its last layer as it predicts."""
+    """The network saved on its own has the last layer that it predicts with."""
     learner, bare = SLDA(mlp()), mlp()
     learner.observe(*batch(0))
     saved = learner.state_dict()["network"]

@@ -22,13 +22,13 @@ def main(arguments: list[str]) -> None:
 def _bench(json: Path | None = None) -> None:
     """Measure what recall costs on this machine, as ratios within one run, in about two minutes.
 
-    An iteration of naive SGD, of literal ARM (all copies, the equations as they stand) and of ARM take turns, with the
-    paper's settings for MNIST and CIFAR10; then how the cost of ARM grows with each of its sizes; then memory. CIFAR10
-    images are read where `autorecall run` would find them, and made up where there are none: the work is the same.
-    Leave the machine alone meanwhile.
+    Iterations of naive SGD, literal ARM (all copies, the equations as written) and ARM take turns, with the paper's
+    settings for MNIST and CIFAR10; then ARM's cost is measured as each of its sizes grows, then memory. CIFAR10 images
+    are read where `autorecall run` would find them, and made up if there are none: the work is the same.
+    Leave the machine otherwise idle.
 
     Args:
-        json: Write everything measured to this file, and the growth curves as a picture beside it, ending in .png.
+        json: Write all measurements to this file, and a picture of the growth curves next to it, ending in .png.
     """
     if json is not None:
         if json.is_dir() or json.suffix == ".png":

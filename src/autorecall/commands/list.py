@@ -19,7 +19,7 @@ def _list(dataset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="D
     """Print the presets, one `dataset/method` per line.
 
     Args:
-        dataset: Only those of mnist, cifar10 or miniimagenet.
+        dataset: Print only those of mnist, cifar10 or miniimagenet.
     """
     names = [name for name in PRESETS if not dataset or name.split("/")[0] == dataset]
     if not names:

@@ -1,6 +1,6 @@
-"""What recall costs, as ratios measured within one run: machines differ and are shared, ratios travel.
+"""What recall costs, as ratios measured within one run: machines differ and are shared, ratios carry over.
 
-Contenders take turns, so that a slow moment of the machine hits them alike; figures are medians, spreads the quartiles.
+Contenders take turns, so a slow moment of the machine hits them alike; figures are medians, spreads are quartiles.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ..stream import as_batch
 from ..torch_state import cores, limited_threads
 
 Batch = tuple[Tensor, Tensor]
-WARM_UP = 2  # iterations before the first is timed: threads start, memory is first touched
-CURVES: dict[str, Sequence[int]] = {  # every size is varied with the others as in the paper
+WARM_UP = 2  # iterations before timing: threads start, memory is first touched
+CURVES: dict[str, Sequence[int]] = {  # each size is varied with the others as in the paper
     "M, recalled images": (10, 30, 100, 300, 1000),
     "S, ascent steps": (5, 10, 20, 40),
     "N, real images": (5, 10, 20, 40),
@@ -53,7 +53,7 @@ class Timing:
 
     @staticmethod
     def of(seconds: Sequence[float]) -> Timing:
-        """Summarise; of very few, the extremes stand for the quartiles."""
+        """Summarise; with very few, the extremes serve as quartiles."""
         ordered = sorted(seconds)
         return Timing(statistics.median(ordered), ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4])
 
@@ -79,7 +79,7 @@ class Iterations:
 
 
 def iterations(dataset: str, rounds: int, literal_rounds: int, progress: Callable[[], None]) -> Iterations:
-    """naive, literal ARM (copies kept, the equations as they stand) and ARM, with the paper's settings, in turns."""
+    """naive, literal ARM (copies kept, the equations as written) and ARM, with the paper's settings, in turns."""
     config = PRESETS[f"{dataset}/arm"].config
     batches, real = _batches(dataset, config)
     recalling = always_recalling(config)
@@ -94,7 +94,7 @@ def iterations(dataset: str, rounds: int, literal_rounds: int, progress: Callabl
 
 
 def growth(progress: Callable[[], None], repeats: int = 3) -> dict[str, dict[int, Timing]]:
-    """How an ARM iteration with CIFAR10's network grows with each of its sizes, all others as in the paper."""
+    """How the time of ARM with CIFAR10's network grows with each of its sizes, the others as in the paper."""
     curves: dict[str, dict[int, Timing]] = {}
     for name, sizes in CURVES.items():
         contenders = {size: _sized(name, size) for size in sizes}
@@ -120,9 +120,9 @@ def _sized(name: str, size: int) -> tuple[Learner, Tensor, Tensor]:
 
 
 def peak_memory(progress: Callable[[], None]) -> dict[str, float]:
-    """Peak resident memory in MB that iterations need beyond the learner itself, each in a process of its own.
+    """Peak resident memory in MB that iterations need beyond the learner itself, each in its own process.
 
-    Nothing where the system does not tell: only Linux has a peak that can be set back.
+    Empty if the system cannot tell: only Linux has a peak that can be reset.
     """
     if not Path("/proc/self/clear_refs").exists():
         return {}
@@ -146,21 +146,21 @@ def _peak(images: int, iterations: int, tasks: int, literal: bool) -> float:
 
 
 def print_peak(images: int, iterations: int, tasks: int, literal: bool) -> None:
-    """Run in a process of its own by `peak_memory`; a teacher is copied for every task."""
+    """Run by `peak_memory` in its own process; a teacher is copied for every task."""
     config = PRESETS["cifar10/arm"].config
     lag = LagConfig("every", max(1, iterations // tasks), start=0)
     recalling = replace(always_recalling(config), recalled_images=images, lag=lag)
     learner = _literal(config, recalling) if literal else arm(config, recalling)
     with limited_threads(max(1, cores() // 2)):
         before = _memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # sets the peak back
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         for _ in range(iterations):
             learner.observe(torch.rand(10, 3, 32, 32), torch.arange(10))
     print(_memory("VmHWM") - before)
 
 
 def _memory(name: str) -> float:
-    """A figure of this process in MB."""
+    """A memory figure of this process in MB."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     (kilobytes,) = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
     return int(kilobytes) * 1024 / 1e6
@@ -168,7 +168,7 @@ def _memory(name: str) -> float:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that is measured."""
+    """Everything measured."""
 
     cifar10: Iterations
     mnist: Iterations
@@ -177,7 +177,7 @@ class Report:
     threads: int
 
     def as_json(self) -> dict[str, object]:
-        """All fields; the ratios stand under dotted names as well, such as cifar10.cost_over_naive."""
+        """All fields; ratios are also under dotted names, such as cifar10.cost_over_naive."""
         values = asdict(self)
         for name, measured in (("cifar10", self.cifar10), ("mnist", self.mnist)):
             for ratio in ("speedup_over_literal", "cost_over_naive"):
@@ -186,14 +186,14 @@ class Report:
 
 
 def measure(progress: Callable[[str, float], None]) -> Report:
-    """The whole benchmark, about two minutes; `progress` is told what is being done and how much of it is over."""
+    """The whole benchmark, about two minutes; `progress` is told what is being done and how far it is."""
 
     def telling(what: str, steps: int) -> Callable[[], None]:
         done = iter(range(1, steps + 1))
         progress(what, 0)
         return lambda: progress(what, next(done) / steps)
 
-    with limited_threads(max(1, cores() // 2)):  # as a run does it
+    with limited_threads(max(1, cores() // 2)):  # as in a run
         return Report(
             cifar10=iterations("cifar10", 15, 2, telling("iterations on CIFAR10", 92)),
             mnist=iterations("mnist", 60, 20, telling("iterations on MNIST", 380)),
@@ -216,7 +216,7 @@ def arm(config: RunConfig, recalling: ARMConfig) -> ARM:
 
 
 class LiteralARM(ARM):
-    """Algorithm 1 as it stands: copies kept, the equations of `recall.reference`, torch's own memory layout."""
+    """Algorithm 1 as written: copies kept, the equations of `recall.reference`, torch's own memory layout."""
 
     copies = "keep"
 
@@ -225,7 +225,7 @@ class LiteralARM(ARM):
         self._convolutional = False
 
     def recall(self, start: Recalled, present_classes: Tensor, teacher: nn.Module) -> tuple[Recalled, dict[str, float]]:
-        """The reference, in place of the one fast loop."""
+        """The reference instead of the fast loop."""
         config, objective = self.config, self.objective(start, present_classes)
         return reference.recall(self.network, teacher, start, objective, config.ascent_steps, config.recall_rate)
 
@@ -240,13 +240,13 @@ def _network(config: RunConfig, shape: tuple[int, ...], classes: int = 10) -> nn
 
 
 def always_recalling(config: RunConfig) -> ARMConfig:
-    """The paper's settings, recalling from the first batch on and with a teacher that is always a few batches old."""
+    """The paper's settings, but recalling from the first batch on, with a teacher that is not refreshed."""
     assert isinstance(config.learner, ARMConfig)
     return replace(config.learner, lag=LagConfig("every", 10**6, start=0))
 
 
 def _batches(dataset: str, config: RunConfig) -> tuple[list[Batch], bool]:
-    """Real batches where there is data, made ones otherwise; only the values differ, not the work."""
+    """Real batches if there is data, made-up ones otherwise; only the values differ, not the work."""
     try:
         split: Split = data.load(config.dataset, may_download=False).train
     except DataError:
@@ -260,8 +260,8 @@ def _taking_turns(
 ) -> dict[str, list[float]]:
     """Seconds of each learner's iterations, spread evenly over the same stretch of time.
 
-    Literal ARM has all threads to itself, as torch would have it; a run gives half of them to each network. Changing
-    their number costs the next iterations something, so those are not counted, here as there.
+    Literal ARM has all threads to itself, torch's default; a run gives half of them to each network. Changing their
+    number slows the next iterations, so those are not counted for either.
     """
     supply = cycle(batches)
 

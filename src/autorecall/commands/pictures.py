@@ -1,4 +1,4 @@
-"""Pictures. The only room that knows matplotlib."""
+"""Pictures. The only module that uses matplotlib."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = 10
 
 
 def draw_recalled(path: Path, x: Tensor, recalled: Recalled, targets: Tensor, classes: Sequence[str]) -> None:
-    """Real images above what they became, the class with the teacher's highest probability beneath."""
+    """Real images above what they became, with the teacher's most probable class below."""
     columns = _distinct(recalled)
     labels = targets.argmax(1).tolist()
     figure = _figure(max(len(columns), 3), 2.7)
@@ -75,13 +75,13 @@ def _save(figure: Figure, path: Path) -> None:
         aside.replace(path)
     except OSError as error:
         raise AutorecallError(f"cannot write {path}: {error.strerror}; check the folder and the free space") from error
-    finally:  # an interrupt leaves nothing either
+    finally:  # leaves nothing after an interrupt either
         with suppress(OSError):
             aside.unlink()
 
 
 def _distinct(recalled: Recalled) -> list[int]:
-    """One recalled image for each real one it started from; copies of one image stay alike."""
+    """One recalled image per real one it started from; copies of one image stay alike."""
     if recalled.origins is None:
         return list(range(min(COLUMNS, len(recalled.images))))
     first: dict[int, int] = {}
@@ -91,7 +91,7 @@ def _distinct(recalled: Recalled) -> list[int]:
 
 
 def _pixels(image: Tensor) -> NDArray[np.float32]:
-    """Height × width (× 3), cut to [0, 1]: recalled pixels may lie outside."""
+    """Height × width (× 3), clipped to [0, 1]: recalled pixels may lie outside."""
     array: NDArray[np.float32] = image.detach().cpu().float().numpy()
     if array.ndim == 3 and array.shape[0] == 3:
         array = array.transpose(1, 2, 0)

@@ -1,8 +1,9 @@
-"""`autorecall run`: one preset, any of its fields changed, as one run folder."""
+"""`autorecall run`: one preset, with any field changed, to one run folder."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -33,13 +34,13 @@ from .text import printable
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train one learner on one stream, and write what it did to OUT/<dataset>/<method>/seed-<N>.
+    """Train one learner on one stream, and write its results to OUT/<dataset>/<method>/seed-<N>.
 
-    PRESET is a row of the paper's tables, as `autorecall list` prints them. Every option below changes one field of it;
-    which options there are depends on the preset, so `autorecall run PRESET --help` shows those of its own learner.
+    PRESET is a row of the paper's tables, as printed by `autorecall list`. Every option below changes one field of it;
+    options depend on the preset, so `autorecall run PRESET --help` shows those of its own learner.
 
-    The folder receives config.json (run it again with --config), history.csv (one row per step), result.json and, for
-    methods that recall images, recalled.png. An interrupted run goes on when the same command is given again.
+    The folder gets config.json (run it again with --config), history.csv (one row per step), result.json and, for
+    methods that recall images, recalled.png. To resume an interrupted run, give the same command again.
     """
 
     preset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PRESET")]
@@ -51,10 +52,10 @@ class Arguments:
     """Where run folders go."""
 
     data: Path | None = None
-    """Where datasets lie, or with --dataset folder your own images; none: AUTORECALL_DATA, a cache, or a download."""
+    """Folder of the data (with --dataset folder, your own); if unset, AUTORECALL_DATA, a cache or a download."""
 
     config: Path | None = None
-    """Run the config.json of an earlier run again, instead of a preset."""
+    """Repeat an earlier run from its config.json, instead of a preset."""
 
     fresh: bool = False
     """Start over, moving an earlier run of the same name aside."""
@@ -86,13 +87,13 @@ def main(arguments: list[str]) -> None:
 
 
 def _load(chosen: Arguments, may_download: bool = True) -> data.Dataset:
-    # mnist comes with the package: --data is for the others, and may be given all the same.
+    # mnist comes with the package: --data is for the others, but may be given anyway.
     place = None if chosen.run.dataset == "mnist" else chosen.data
     return data.load(chosen.run.dataset, place, chosen.run.image_size, progress=True, may_download=may_download)
 
 
 def _fingerprint(chosen: Arguments) -> str | None:
-    """That of the data of a finished run, as far as it can be had without a download; a folder named is insisted on."""
+    """The fingerprint of the data, or None if that needs a download; a folder that was given must have it."""
     if chosen.run.dataset == "mnist":
         return None
     try:
@@ -104,7 +105,7 @@ def _fingerprint(chosen: Arguments) -> str | None:
 
 
 def parse(arguments: Sequence[str]) -> Arguments:
-    """The arguments, with the preset or config that is named in them as defaults."""
+    """The arguments, with the preset or config that they name as defaults."""
     file = _option(arguments, "--config")
     if file is None:
         name = _preset_among(arguments)
@@ -116,6 +117,8 @@ def parse(arguments: Sequence[str]) -> Arguments:
         stored, config = read_config(Path(file))
     except DataError as error:
         raise ConfigError(str(error) if file in str(error) else f"{file}: {error}") from error
+    if not re.fullmatch("[a-z0-9-]+/[a-z0-9-]+", stored):  # it becomes a folder
+        raise ConfigError(f"{file}: its preset is {stored!r:.80}; expected a name such as {DEFAULT}")
     parsed = _parse(arguments, stored, config)
     if parsed.preset != stored:
         raise ConfigError(f"both the preset {parsed.preset!r} and --config are given; expected one of them")
@@ -123,16 +126,16 @@ def parse(arguments: Sequence[str]) -> Arguments:
 
 
 def _preset_among(arguments: Sequence[str]) -> str:
-    """The preset that is named, first or behind options; which options there are depends on it."""
+    """The preset that is named, first or after options; the options depend on it."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0]
     for word in arguments:
         if word in PRESETS:
-            # It may be the value of an option, such as --out mnist/arm: then it is not the preset of what is parsed.
+            # It may be the value of an option, such as --out mnist/arm: then it is not the parsed preset.
             try:
-                if _parse(arguments, word, PRESETS[word].config, quiet=True).preset == word:
+                if _parse(arguments, "", PRESETS[word].config, quiet=True).preset == word:
                     return word
-            except ConfigError:  # of a setting, which is refused once more below, aloud
+            except ConfigError:  # in a setting, which is refused again later, aloud
                 return word
             except SystemExit as leaving:
                 if leaving.code == 0:  # --help
@@ -174,7 +177,7 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
 
 
 class _Quiet:
-    """A file that falls silent when it can no longer be written to: a run need not end because nobody listens."""
+    """A file that falls silent once it cannot be written to: a run need not end because nobody is listening."""
 
     def __init__(self, file: TextIO) -> None:
         self._file, self._broken = file, False
@@ -198,7 +201,7 @@ class _Quiet:
 
     def _fall_silent(self, error: OSError) -> None:
         self._broken = True
-        if not isinstance(error, BrokenPipeError):  # a reader who goes away knows
+        if not isinstance(error, BrokenPipeError):  # a reader that left knows
             _warn(f"cannot print ({error.strerror}); the run goes on without")
 
     def __getattr__(self, name: str) -> object:
@@ -222,11 +225,11 @@ class _Bar(Observer):
         self._task: TaskID | None = None
 
     def resumed(self, step: int, steps: int) -> None:
-        """Say where the run goes on."""
+        """Say where the run resumes."""
         self._console.print(f"going on after step {step} of {steps}: {escape(str(self._folder))}", soft_wrap=True)
 
     def warned(self, sentence: str) -> None:
-        """Pass it on."""
+        """Print it."""
         _warn(sentence)
 
     def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
@@ -261,7 +264,7 @@ def _warn(sentence: str) -> None:
 
 
 def _print_result(console: Console, config: RunConfig, result: Result, folder: Path) -> None:
-    """Accuracy, forgetting, the matrix, the memory, and where everything lies."""
+    """Accuracy, forgetting, the matrix, the memory, and where everything is."""
     usual = PRESETS.get(result.preset)
     published = usual.published if usual is not None and not changes(config, usual.config) else None
     matrix = result.accuracy_matrix

@@ -1,4 +1,4 @@
-"""`autorecall show`: runs gathered into one table, beside the paper's figures."""
+"""`autorecall show`: runs collected into one table, next to the paper's figures."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def main(arguments: list[str]) -> None:
 def _show(
     directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")], markdown: bool = False
 ) -> None:
-    """Gather all runs below a folder into one table, the paper's figure beside each.
+    """Collect all runs under a folder into one table, next to the paper's figures.
 
-    Figures are mean ± standard deviation over seeds. Runs whose settings differ from their preset are rows of their
-    own, without a published figure.
+    Figures are mean ± standard deviation over seeds. Runs whose settings differ from their preset get their own
+    rows, without a published figure.
 
     Args:
-        directory: The folder to look below.
+        directory: The folder to search.
         markdown: Print the table as Markdown.
     """
     runs = gather(directory)
@@ -73,7 +73,7 @@ def _show(
 
 
 def gather(directory: Path) -> list[Run]:
-    """All finished runs below a folder; what cannot be read is named and left out."""
+    """All finished runs under a folder; what cannot be read is named and left out."""
     if not directory.is_dir():
         raise DataError(f"{directory} is no folder; give one that `autorecall run --out` wrote")
     runs, unended = [], []
@@ -106,18 +106,18 @@ def _read(path: Path) -> Run:
 
 
 def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but the seed, under a name that says how they differ from their preset."""
+    """Runs that differ only in the seed, under a name that says how they differ from their preset."""
     groups: dict[str, list[Run]] = {}
     usual = {name: row.config for name, row in PRESETS.items()}
     for run in runs:
-        # What is no preset is compared with the first run of its name.
+        # Without a preset, a run is compared with the first of its name.
         changed = changes(run.config, usual.setdefault(run.result.preset, run.config))
         name = " ".join([run.result.preset, *(f"{field}={value}" for field, value in changed.items())])
         group = groups.setdefault(name, [])
         twin = next((other for other in group if other.result.seed == run.result.seed), None)
         if twin is None:
             group.append(run)
-        else:  # the same run twice says nothing of how much runs differ
+        else:  # a duplicate says nothing about how much runs differ
             _leave_out(f"{run.folder} has the settings and the seed of {twin.folder}")
     order = {name: place for place, name in enumerate(PRESETS)}
     return dict(sorted(groups.items(), key=lambda item: (order.get(item[0].split(" ")[0], len(order)), item[0])))
@@ -149,7 +149,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _paper(name: str, what: str) -> str:
-    """The published figure of a row; none for one with other settings, or that was never published."""
+    """The published figure of a row, unless it has other settings or was never published."""
     if name not in PRESETS:
         return "-"
     published = PRESETS[name].published
@@ -160,11 +160,11 @@ def _paper(name: str, what: str) -> str:
 
 
 def _notes(names: Iterable[str]) -> list[str]:
-    """What ± means, ours and the paper's."""
+    """What ± means, in our figures and in the paper's."""
     meanings: dict[str, list[str]] = {}
     for name in names:
         published = PRESETS[name].published if name in PRESETS else None
         if published is not None:
             meanings.setdefault(published.spread, []).append(name)
-    notes = ["Measured: mean ± standard deviation over seeds, in percent; a single run has no ±. MB are 10⁶ bytes."]
+    notes = ["Measured: mean ± standard deviation over seeds, in percent; a single run has no ±. 1 MB is 10⁶ bytes."]
     return notes + [f"Paper's ±: {meaning} ({', '.join(names)})." for meaning, names in meanings.items()]

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a terminal that goes away, turned into a question that a run asks between two steps."""
+"""Ctrl-C, SIGTERM and a closed terminal, turned into a question that a run asks between steps."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class Stop:
 
     @property
     def exit_code(self) -> int:
-        """The exit code by which shells tell that a signal ended a program."""
+        """The exit code that shells use for a program ended by a signal."""
         return 128 + self.signal
 
     def handle(self, number: int, _: FrameType | None) -> None:
-        """The first signal is kept for the run to see; then only a person's Ctrl-C leaves at once.
+        """The first signal is kept for the run to see; after that, only Ctrl-C leaves at once.
 
-        A second SIGTERM is ignored, because those who send it often send several, and the run is being saved.
+        A second SIGTERM is ignored, because senders often repeat it, and the run is being saved.
         """
         if not self.signal:
             self.signal = number
         elif number == signal.SIGINT:
             with suppress(OSError):
-                os.write(2, AT_ONCE)  # print might be at work at this very moment
+                os.write(2, AT_ONCE)  # print might be running right now
             raise KeyboardInterrupt
 
 
 @contextmanager
 def watched() -> Iterator[Stop]:
-    """Watch for these signals inside, but for those that are ignored, such as by nohup.
+    """Watch for these signals inside, except any that are ignored, as under nohup.
 
-    Only the main thread can, and elsewhere nobody is asked to stop.
+    Only the main thread can do this; in others, nothing is watched.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
@@ -60,6 +60,6 @@ def watched() -> Iterator[Stop]:
 
 
 def ignore() -> None:
-    """Hear no more signals: the process is leaving, with an exit code that is decided."""
+    """Ignore further signals: the process is leaving, and its exit code is decided."""
     for number in WATCHED:
         signal.signal(number, signal.SIG_IGN)

@@ -1,8 +1,8 @@
-"""Text that came from files, made fit for a terminal."""
+"""Text from files, made safe for a terminal."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """The text on one line, without escape codes: a file name or a setting may hold either."""
+    """The text on one line, without escape codes: file names and settings may contain either."""
     return "".join(character if character.isprintable() else "�" for character in text)

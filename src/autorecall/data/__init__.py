@@ -5,7 +5,7 @@
     data = load("folder", folder=Path("photos"), image_size=64)
     data = from_arrays(train=(x, y), test=(x_test, y_test))
 
-Datasets other than "mnist" and "folder" are looked for in `folder`, else in the folder named by the environment variable
+Datasets other than "mnist" and "folder" are looked for in `folder`, else in the folder named by the variable
 AUTORECALL_DATA, and then in the cache (AUTORECALL_CACHE, or the platform's cache folder). If they are in none of these,
 they are downloaded into the cache, if that is allowed.
 """

@@ -119,7 +119,7 @@ def _split(key: str, pair: Pair) -> Split:
         raise DataError(f"{key} is not a pair; give (inputs, labels)") from error
     split = Split(_inputs(key, inputs), _labels(key, labels))
     if len(split.inputs) != len(split.labels):
-        raise DataError(f"{key} has {len(split.inputs)} inputs but {len(split.labels)} labels; give one label per input")
+        raise DataError(f"{key} has {len(split.inputs)} inputs but {len(split.labels)} labels; give one per input")
     return split
 
 

@@ -46,7 +46,7 @@ def download(
     `by_hand` says what to put into that folder if there is no internet.
     """
     if not allowed:
-        raise DataError(f"{shown(target)} is not there; put {by_hand} into it, or allow the download")
+        raise DataError(f"{shown(target)} does not exist; put {by_hand} into it, or allow the download")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Next to the target, so that the last step is a rename within one file system.

@@ -60,7 +60,7 @@ def _list_classes(root: Path) -> dict[str, list[Path]]:
     visible = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     folders = sorted(visible, key=lambda path: path.name)
     if len(folders) < 2:
-        raise DataError(f"{shown(root)} holds {len(folders)} class folders; put one sub-folder of images per class there")
+        raise DataError(f"{shown(root)} holds {len(folders)} class folders; put one folder of images per class there")
     _, suffixes = _formats()
     classes = {}
     for folder in folders:
@@ -162,7 +162,7 @@ def _eight_bits(path: Path, image: Image.Image) -> Image.Image:
         return image
     values = np.asarray(image).astype(np.int64)
     if image.mode == "F" or values.min() < 0 or values.max() > 65_535:
-        raise DataError(f"{shown(path)} has pixels other than 0 to 65535; save it with 8 or 16 bits per pixel")
+        raise DataError(f"{shown(path)} has pixels that are not 0 to 65535; save it with 8 or 16 bits per pixel")
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 

@@ -40,7 +40,7 @@ def find(folder: Path | None, candidates: Callable[[Path], tuple[Path, ...]], fi
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that was named but is not there."""
+    """Refuse a given folder that does not exist."""
     if not folder.is_dir():
         raise DataError(f"the folder {shown(folder)} does not exist; give the path of an existing folder")
 

@@ -41,7 +41,7 @@ class ERConfig(LearnerConfig):
     """SGD steps per batch, each with newly drawn images; the batch is offered to the reservoir once."""
 
     input_range: Literal["unit", "symmetric"] = "unit"
-    """Inputs as the network sees them: unchanged, or scaled from [0, 1] to [-1, 1]."""
+    """unit: inputs are left unchanged. symmetric: they are scaled from [0, 1] to [-1, 1]."""
 
     tasks: BoundaryConfig = field(default_factory=BoundaryConfig)
     """What counts as the beginning of a task; only images of earlier tasks are replayed."""

@@ -56,7 +56,7 @@ class GENConfig(LearnerConfig):
     """The generator."""
 
     input_range: Literal["unit", "symmetric"] = "unit"
-    """Inputs as both networks see them: unchanged, or scaled from [0, 1] to [-1, 1]."""
+    """unit: inputs are left unchanged. symmetric: they are scaled from [0, 1] to [-1, 1]."""
 
     image_size: int | None = None
     """Height and width to resize images to for both networks; if unset, unchanged."""

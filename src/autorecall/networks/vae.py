@@ -71,7 +71,7 @@ class MLPVAEConfig:
     """Dimensions of z."""
 
     depth: int = 2
-    """Hidden layers in encoder and decoder, each."""
+    """Hidden layers each of encoder and decoder."""
 
     hidden: int = 128
     """Width of the hidden layers."""

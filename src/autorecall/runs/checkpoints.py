@@ -1,4 +1,4 @@
-"""The last two checkpoints of a run: the one before the last is there if the last is damaged."""
+"""The last two checkpoints of a run: the older one is for when the newer is damaged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEPT = 2
 FOLDER = "checkpoints"
 WHOLE = re.compile(r"step-\d+\.safetensors")
 DAMAGED = re.compile(r"step-\d+\.damaged")
-LEFT = re.compile(r"\.step-\d+\.safetensors\.\d+\.tmp")  # by a process that was killed while writing
+LEFT = re.compile(r"\.step-\d+\.safetensors\.\d+\.tmp")  # by a process killed while writing
 
 
 class Checkpoints:
@@ -26,10 +26,10 @@ class Checkpoints:
         self.folder = run_folder / FOLDER
 
     def write(self, step: int, state: State) -> None:
-        """Add a checkpoint, and remove the one before the last."""
+        """Add a checkpoint, and remove all but the last two."""
         with _disk(self.folder):
             if not self.folder.exists():
-                self.folder.mkdir()  # without parents: a run folder that was lost is not made again
+                self.folder.mkdir()  # without parents: a lost run folder is not recreated
                 sync_folder(self.folder.parent)
         write_state(self.folder / f"step-{step:09}.safetensors", state)
         with _disk(self.folder):
@@ -37,9 +37,9 @@ class Checkpoints:
                 old.unlink()
 
     def read(self, told: Callable[[str], None]) -> tuple[Path, State] | None:
-        """The newest one that is whole; of damaged ones `told` gets a sentence, and they are put aside.
+        """The newest intact one; damaged ones are reported to `told` and put aside.
 
-        One that cannot be read this time may be whole: then nothing is touched, and nothing goes on without it.
+        One that cannot be read this time may be intact: then nothing is touched, and the run does not resume.
         """
         try:
             paths = self._files(WHOLE)
@@ -62,25 +62,25 @@ class Checkpoints:
         return None
 
     def any(self) -> bool:
-        """Whether there is anything of ours."""
+        """Whether any file of ours is there."""
         try:
             return bool(self._files(WHOLE, DAMAGED, LEFT))
-        except UnreadableError:  # nobody knows
+        except UnreadableError:  # unknown
             return True
 
     def remove(self) -> None:
         """Remove them all, and nothing else; a finished run has no use for them."""
-        with suppress(OSError, UnreadableError):  # somebody else's file may lie there, too
+        with suppress(OSError, UnreadableError):  # other files may be there, too
             self._unlink(WHOLE, DAMAGED, LEFT)
             self.folder.rmdir()
 
     def remove_leftovers(self) -> None:
-        """Remove the halves of files that a process left which was killed while writing."""
+        """Remove partial files left by a process killed while writing."""
         with suppress(UnreadableError):
             self._unlink(LEFT)
 
     def _put_aside(self, damaged: list[Path], told: Callable[[str], None]) -> None:
-        """Out of the way of those to come, which may have lower numbers."""
+        """Out of the way of later ones, which may have lower numbers."""
         for path in damaged:
             told(f"the checkpoint {path} is damaged and was passed over")
             with _disk(self.folder):

@@ -1,4 +1,4 @@
-"""The folder of one run: whose it is, what it holds, and how a run is saved in it. Decided here and nowhere else.
+"""The folder of one run: what it belongs to, what it holds, and how a run is saved in it. Decided only here.
 
 A folder belongs to one preset, one config, one dataset and one number of threads, and is held by one process at a time.
 """
@@ -29,14 +29,14 @@ LEFT = re.compile(r"\.(config\.json|result\.json|stopped\.json|history\.csv|reca
 
 @dataclass
 class RunStatus:
-    """What is run, and how far it has got; a checkpoint holds this beside the learner's own state."""
+    """What is being run, and how far it has got; a checkpoint holds this and the learner's state."""
 
     preset: str
     config: RunConfig
     data: str
     """The fingerprint of the dataset."""
     threads: int
-    """Those used: with none in the config, the machine's."""
+    """Those used: if unset in the config, the machine's."""
     versions: dict[str, str]
     steps: int = 0
     matrix: list[list[float]] = field(default_factory=list)
@@ -53,14 +53,14 @@ class RunFolder:
         self._saved_at = time.monotonic()
 
     def finished(self, status: RunStatus) -> Result | None:
-        """The result, if the run ended here before."""
+        """The result, if the run has already finished here."""
         found = _finished(self.path, status.preset, status.config, status.threads, lambda: status.data)
         if found is not None:
-            self.checkpoints.remove()  # left by a process that was killed right after it wrote the result
+            self.checkpoints.remove()  # left by a process killed right after writing the result
         return found
 
     def newest(self, status: RunStatus, told: Callable[[str], None]) -> tuple[Path, RunStatus, State] | None:
-        """How far the run got here, and the state to go on from; None in a folder where it can only begin."""
+        """How far the run got here, and the state to resume from; None if there is nothing to resume."""
         found = self.checkpoints.read(told)
         if found is None:
             return None
@@ -70,7 +70,7 @@ class RunFolder:
             run = mapping(state["run"])
             then = decode(RunStatus, {**run, "config": upgraded_run(mapping(run["config"]), number)}, "checkpoint")
             assert isinstance(then, RunStatus)
-        # With no number given, threads are the machine's: what counts is how many there are.
+        # If unset, threads are the machine's: what counts is the number used.
         _refuse_changes(
             self.path,
             "an unfinished",
@@ -83,9 +83,9 @@ class RunFolder:
         return path, then, state
 
     def begin(self, status: RunStatus) -> None:
-        """Start over in a folder that holds nothing to go on from."""
+        """Start over in a folder that holds nothing to resume from."""
         if (self.path / "config.json").exists():
-            # Nothing is learned yet that other threads could change.
+            # Nothing has been learned yet that other threads could change.
             _refuse_stored(self.path, "an unfinished", status.preset, status.config, status.threads)
         with suppress(OSError):  # drawn by a run that was killed before it could write its result
             (self.path / "recalled.png").unlink()
@@ -96,7 +96,7 @@ class RunFolder:
         self._write("config.json", stamped({"preset": status.preset} | to_json(status.config)))
 
     def is_time(self, seconds: float) -> bool:
-        """Whether the last checkpoint is as long ago as that."""
+        """Whether the last checkpoint is at least this old."""
         return time.monotonic() - self._saved_at >= seconds
 
     def save(self, status: RunStatus, state: State) -> None:
@@ -106,7 +106,7 @@ class RunFolder:
         self.saved, self._saved_at = status.steps, time.monotonic()
 
     def end(self, found: Result | Diverged) -> None:
-        """Write the last file of a run, after which its checkpoints are of no use."""
+        """Write the last file of a run, which then needs no checkpoints."""
         self._write("result.json" if isinstance(found, Result) else "stopped.json", as_json(found))
         self.checkpoints.remove()
 
@@ -122,7 +122,7 @@ def checkpoint(status: RunStatus, state: State) -> State:
 
 @contextmanager
 def held(path: Path, fresh: bool = False, told: Callable[[str], None] = lambda _: None) -> Iterator[RunFolder]:
-    """The folder for this process alone, or an error that says why not; `fresh` moves what it holds aside first."""
+    """Hold the folder for this process alone, or raise the reason why not; `fresh` first moves its content aside."""
     _refuse_foreign(path)
     with locked(path, fresh, told) as lock:
         _remove_leftovers(path)
@@ -132,10 +132,10 @@ def held(path: Path, fresh: bool = False, told: Callable[[str], None] = lambda _
 def earlier_result(
     path: Path, preset: str, config: RunConfig, threads: int, fingerprint: Callable[[], str | None]
 ) -> Result | None:
-    """The result of the same run, if it has ended; a run with other settings or data is refused, and one that diverged.
+    """The result of the same run, if it has finished; one that diverged or has other settings or data is refused.
 
-    The fingerprint is asked for only where there is one to compare with; None where the data cannot be had, and then
-    the result is taken at its word.
+    The fingerprint is asked for only if there is one to compare with; it is None if the data is not available, and then
+    the result is trusted.
     """
     found = _finished(path, preset, config, threads, fingerprint)
     if found is not None:
@@ -147,10 +147,10 @@ def earlier_result(
 
 
 def read_config(path: Path) -> tuple[str, RunConfig]:
-    """The preset and the config in a config.json, of whatever format."""
+    """The preset and the config in a config.json of any format."""
     number, values = unstamped(read_json(path))
     preset = values.pop("preset", None)
-    if not isinstance(preset, str) or not re.fullmatch("[a-z0-9-]+/[a-z0-9-]+", preset):
+    if not isinstance(preset, str):
         raise DataError(f"its preset is {preset!r:.80}; expected a name such as mnist/arm")
     config = decode(RunConfig, upgraded_run(values, number), "config")
     assert isinstance(config, RunConfig)
@@ -158,7 +158,7 @@ def read_config(path: Path) -> tuple[str, RunConfig]:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a JSON file is one that a run wrote, or was until it was damaged."""
+    """Whether a JSON file was written by a run, even if it is damaged now."""
     try:
         return not {"preset", "seed", "dataset"}.isdisjoint(read_json(path))
     except DataError:
@@ -180,7 +180,7 @@ def _finished(
         _refuse_stored(path, "a diverged", preset, config, threads)
         with _start_over_advised(path / "stopped.json"):
             found = read_stopped(path / "stopped.json")
-        # The same config would end in the same way, perhaps after hours.
+        # The same config would end the same way, perhaps after hours.
         raise StoppedError(
             f"{path} holds a run that diverged: at step {found.step} (task {found.task}) {found.term} became "
             f"{found.value}; change its settings, or --fresh runs it again"
@@ -189,10 +189,10 @@ def _finished(
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Only an empty folder or one of an earlier run is written to: anything else may be somebody's work."""
+    """Only an empty folder or that of an earlier run is written to: anything else may be somebody's work."""
     try:
         found = [inner.name for inner in path.iterdir()]
-    except OSError:  # not there, or no folder, which is refused where it is to be made
+    except OSError:  # missing, or not a folder, which is refused when it is made
         return
     ours = LOCK_NAME in found or any(is_ours(path / name) for name in FILES) or Checkpoints(path).any()
     if found and not ours:
@@ -200,7 +200,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _tidy(path: Path) -> None:
-    """Remove what a finished run left that was killed after writing its result."""
+    """Remove what was left by a run that was killed after writing its result."""
     left = any(LEFT.fullmatch(inner.name) for inner in path.iterdir())
     if left or Checkpoints(path).any() or (path / LOCK_NAME).exists():
         with suppress(AutorecallError), locked(path):
@@ -210,20 +210,20 @@ def _tidy(path: Path) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the halves of files that a process left which was killed while writing."""
+    """Remove partial files left by a process killed while writing."""
     for left in [inner for inner in path.iterdir() if LEFT.fullmatch(inner.name)]:
         with suppress(OSError):
             left.unlink()
     Checkpoints(path).remove_leftovers()
 
 
-# To what a folder belongs
+# What a folder belongs to
 
 
 def _refuse_stored(
     path: Path, kind: str, preset: str, config: RunConfig, threads: int, used: int | None = None
 ) -> None:
-    """Refuse another run than that of the folder's config.json; `used` are the threads it had, where that is known."""
+    """Refuse any run but that of the folder's config.json; `used` is the number of threads it had, if known."""
     with _start_over_advised(path / "config.json"):
         stored_preset, stored = read_config(path / "config.json")
     if config.threads != stored.threads and threads == (used or stored.threads or threads):
@@ -259,11 +259,11 @@ def _refuse_changes(path: Path, kind: str, config: RunConfig, stored: RunConfig)
 
 @contextmanager
 def fitting(path: Path) -> Iterator[None]:
-    """A checkpoint can be whole and yet of another version; whatever that leads to inside is one sentence."""
+    """An intact checkpoint may come from another version; whatever that causes inside becomes one sentence."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, MemoryError) or "allocate" in str(error):  # how torch says the same
+        if isinstance(error, MemoryError) or "allocate" in str(error):  # torch's wording for the same
             raise
         raise ConfigError(
             f"{path} does not fit this version of autorecall or this run ({type(error).__name__}); --fresh starts over"
@@ -272,7 +272,7 @@ def fitting(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _start_over_advised(path: Path) -> Iterator[None]:
-    """Errors inside name the file, and what helps: giving the same command again does not."""
+    """Errors inside name the file, and advise --fresh: the same command again would not help."""
     try:
         yield
     except AutorecallError as error:

@@ -1,4 +1,4 @@
-"""history.csv: one row per step, flushed as it goes; a number that a step did not have is an empty cell."""
+"""history.csv: one row per step, flushed at once; a number that a step did not have is an empty cell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..storage.files import write_text
 
 
 class History:
-    """The rows of a run, in memory and, where a path is given, on disk; `text` are those of its earlier part."""
+    """The rows of a run, in memory and, if a path is given, on disk; `text` holds those of its earlier part."""
 
     def __init__(self, path: Path | None = None, text: str = "") -> None:
         self._path, self._lines = path, [text] if text else []
@@ -27,7 +27,7 @@ class History:
         if path is not None:
             with self._disk():
                 if text:
-                    write_text(path, text)  # what was written after the last checkpoint is learned again
+                    write_text(path, text)  # steps after the last checkpoint are learned again
                 self._file = path.open("a" if text else "w", encoding="utf-8", newline="")
 
     @property
@@ -51,7 +51,7 @@ class History:
                 self._file.flush()
 
     def sync(self) -> None:
-        """Make sure that the file is on the disk."""
+        """Make sure that the file is on disk."""
         if self._file is not None:
             with self._disk():
                 os.fsync(self._file.fileno())

@@ -1,4 +1,4 @@
-"""One writer per run folder: a lock that ends with its process, however that ends."""
+"""One writer per run folder: a lock that ends with its process, however it ends."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if sys.platform != "win32":
 NAME = ".lock"
 SUPPORTED = sys.platform != "win32"  # which has no flock
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
-MOST_TRIES = 100  # each costs another process a move of the folder; so many in a row are no coincidence
+MOST_TRIES = 100  # each costs another process a move of the folder; this many in a row are no coincidence
 
 
 class Lock:
-    """Holds a folder for this process. The system lets go of it when the process dies, so no lock is ever stale."""
+    """Holds a folder for this process. The system releases it when the process dies, so no lock is ever stale."""
 
     def __init__(self, folder: Path) -> None:
         if not SUPPORTED:
             raise ConfigError("run folders need Linux or macOS, which can lock them; on Windows, use WSL or no folder")
         self._folder, self._path = folder, folder / NAME
-        self.excludes = True  # others; a file system may be unable to
+        self.excludes = True  # others; some file systems cannot
         try:
             self._file = self._taken()
             try:
-                # For people, and for the sentence that others get; what counts is the lock of the system.
+                # For people, and for the message that others get; what counts is the system's lock.
                 os.ftruncate(self._file, 0)
                 os.pwrite(self._file, f"{os.getpid()} on {platform.node() or 'this machine'}\n".encode(), 0)
             except OSError:
@@ -44,29 +44,29 @@ class Lock:
             raise WriteError(f"cannot write {self._path}: {reason}") from error
 
     def check(self) -> None:
-        """Refuse to go on in a folder that was removed, moved or replaced since."""
+        """Refuse to continue in a folder that has been removed, moved or replaced."""
         if not self.is_held():
             raise WriteError(f"cannot write to {self._folder}: it was removed or moved; check the folder")
 
     def is_held(self) -> bool:
-        """Whether the folder is still where it was, and this process's."""
+        """Whether the folder is still in its place and held by this process."""
         return self._is_at_its_place(self._file)
 
     def release(self) -> None:
-        """Let go."""
+        """Release the folder."""
         with suppress(OSError):
             if self._is_at_its_place(self._file):
-                self._path.unlink()  # while it is held: whoever has opened it meanwhile notices that it is gone
+                self._path.unlink()  # while it is held, so that a process that has it open notices
         os.close(self._file)
 
     def _taken(self) -> int:
         for _ in range(MOST_TRIES):
             make_folder(self._folder)
             try:
-                # Not through a link, behind which a file of somebody else's would be overwritten.
+                # Not through a link, which could overwrite somebody else's file.
                 file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             except FileNotFoundError:
-                continue  # moved aside by another, between the two lines above
+                continue  # moved aside by another process between the two lines above
             try:
                 self._lock(file)
                 if self._is_at_its_place(file):
@@ -80,7 +80,7 @@ class Lock:
             except BaseException:
                 os.close(file)
                 raise
-            os.close(file)  # deleted by its last owner between our opening and our locking: once more
+            os.close(file)  # deleted by its last owner between our opening and locking it: try again
         raise AutorecallError(f"{self._folder} is moved away again and again by another process; choose another folder")
 
     def _lock(self, file: int) -> None:
@@ -102,12 +102,12 @@ class Lock:
 
 @contextmanager
 def locked(folder: Path, fresh: bool = False, told: Callable[[str], None] = lambda _: None) -> Iterator[Lock]:
-    """The folder for this process alone, or `told` why not; `fresh` moves what it holds aside first."""
+    """Hold the folder; `told` hears if others cannot be kept out; `fresh` first moves its content aside."""
     lock = Lock(folder)
     try:
         while fresh and any(path.name != NAME for path in folder.iterdir()):
             (move_aside(folder) / NAME).unlink()
-            # If another was faster, this one is refused here as anywhere else, or finds what that one left.
+            # If another process was faster, this one is refused as usual, or finds what that one left.
             old, lock = lock, Lock(folder)
             old.release()
         if not lock.excludes:

@@ -1,4 +1,4 @@
-"""A run as it goes: learn, test, save, and take up again what was saved."""
+"""The loop of a run: learn, test, save, and resume what was saved."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .folder import RunFolder, RunStatus, fitting
 from .history import History
 from .result import Diverged, MemoryCount, Result, Seconds
 
-EVALUATION_BATCH = 50  # few enough for their feature maps to stay in the cache
+EVALUATION_BATCH = 50  # few enough for their feature maps to stay in cache
 
 
 class Observer:
-    """Told of a run as it goes; subclass it for progress bars and pictures."""
+    """Notified as a run progresses; subclass it for progress bars and pictures."""
 
     def resumed(self, step: int, steps: int) -> None:
-        """The run goes on from a checkpoint, made after this step."""
+        """The run resumes from a checkpoint made after this step."""
 
     def warned(self, sentence: str) -> None:
-        """Something is not as it should be, such as a damaged checkpoint; the run goes on."""
+        """Something is wrong, such as a damaged checkpoint; the run continues."""
         warnings.warn(sentence, stacklevel=2)
 
     def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
@@ -48,14 +48,14 @@ class Observer:
         """A task ended and all tasks were tested."""
 
     def recalled(self, x: Tensor, recalled: Recalled, targets: Tensor) -> None:
-        """The last batch of a finished run, what it recalled, and the teacher's probabilities for that.
+        """The last batch of a finished run, what it recalled, and the teacher's probabilities for it.
 
-        An error here is a warning, and costs no result.
+        An error here becomes a warning, and costs no result.
         """
 
 
 class RunLoop:
-    """A run, from where it stands to its end."""
+    """A run, from its current step to its end."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RunLoop:
         self._last: tuple[Tensor, Recalled, Tensor] | None = None  # what the last batch recalled
 
     def finish_in(self, folder: RunFolder) -> Result:
-        """Go on with what the folder holds, or begin, and write it all there."""
+        """Resume the run in the folder, or begin it, and write everything there."""
         self.folder = folder
         try:
             self._resume_or_begin(folder)
@@ -85,7 +85,7 @@ class RunLoop:
             raise StoppedError(f"{error}, then {self._again('run again')}") from error
 
     def finish(self) -> Result:
-        """Learn what is left of the stream."""
+        """Learn the rest of the stream."""
         for number, task in enumerate(self.stream, start=1):
             if number > len(self.status.matrix):
                 try:
@@ -114,7 +114,7 @@ class RunLoop:
             over_images = self.status.config.stream.stationary
             row = evaluate(self.learner, self.tested, self.stream.tasks, over_images, self._leave_if_told)
         self.status.matrix.append(row)
-        self._save()  # before anyone is told, who may fail
+        self._save()  # before the observer is notified, which may fail
         self.observer.evaluated(number, row)
 
     def _observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -126,14 +126,14 @@ class RunLoop:
         if self._last is None:
             return
         if self.folder is not None:
-            self.folder.lock.check()  # a picture must not go into a folder that is another's by now
+            self.folder.lock.check()  # a picture must not go into another run's folder
         try:
             self.observer.recalled(*self._last)
-        except Exception as error:  # an interrupt is none: then the last steps are learned again, and it is drawn
+        except Exception as error:  # not an interrupt: the last steps are then learned again, and drawn
             self.observer.warned(f"the recalled images could not be shown ({type(error).__name__}): {error}")
 
     def _pause(self) -> None:
-        """Between two steps: save if it is time, leave if told."""
+        """Between steps: leave if told to, save if it is time."""
         self._leave_if_told()
         if self.folder is not None and self.folder.is_time(self.status.config.checkpoint_seconds):
             self._save()
@@ -145,23 +145,23 @@ class RunLoop:
             raise InterruptedRunError(f"interrupted at step {self.status.steps} of {self.total}; {again}")
 
     def _again(self, words: str) -> str:
-        """How to go on, which the same command does not if it says --fresh."""
+        """How to resume; the same command with --fresh would start over."""
         if self.folder is None or not self.folder.saved:
             return f"{words} to start over"
         if not self.folder.lock.is_held():
-            return words  # whether there is something to go on from depends on what became of the folder
+            return words  # whether there is anything to resume depends on what became of the folder
         return (
             f"{'run the same command without --fresh' if self.fresh else words} to go on from step {self.folder.saved}"
         )
 
     def _save(self) -> None:
-        # Not after the last step, which has its recalled images to show: whoever ends a run has done that step.
+        # Not after the last step, whose recalled images are yet to be shown: a resumed run must do that step.
         if self.folder is not None and self.status.steps < self.total:
             state = run_state(self.learner, self.history, self.status.config.device)
             self.folder.save(self.status, state)
 
     def _resume_or_begin(self, folder: RunFolder) -> None:
-        """Where the last checkpoint left off, or at the beginning."""
+        """Start where the last checkpoint left off, or at the beginning."""
         history = folder.path / "history.csv"
         newest = folder.newest(self.status, self.observer.warned)
         if newest is None:
@@ -181,18 +181,18 @@ class RunLoop:
         self.observer.resumed(then.steps, self.total)
 
     def _check_status(self, then: RunStatus, rows: int) -> None:
-        """A right checksum does not make a wrong number right: what is skipped must have been learned and tested."""
+        """A valid checksum does not make the numbers valid: what is skipped must have been learned and tested."""
         ends = list(accumulate(self.stream.task_lengths))
         ended = sum(end <= then.steps for end in ends)
-        tested = {ended, ended - (then.steps in ends)}  # a checkpoint at the end of a task may be of before its test
+        tested = {ended, ended - (then.steps in ends)}  # a checkpoint at the end of a task may precede its test
         widths = {len(row) for row in then.matrix}
         if not (0 < then.steps < self.total and rows == then.steps and len(then.matrix) in tested):
             raise ValueError("steps, rows and tests do not add up")
         if not widths <= {len(ends)}:
-            raise ValueError("a test is not of every task")
+            raise ValueError("a test does not cover every task")
 
     def _note_versions(self, folder: Path, then: Mapping[str, str]) -> None:
-        """Other versions may round otherwise: that is said, and kept in the result."""
+        """Other versions may round differently: say so, and note it in the result."""
         for name, now in self.status.versions.items():
             before = then.get(name, "unknown")
             if before.split(", then ")[-1] != now:
@@ -230,7 +230,7 @@ class RunLoop:
         )
 
     def _diverged(self, error: DivergedError, task: int) -> StoppedError:
-        """The run cannot go on: keep what there is, and say where it stopped."""
+        """The run cannot continue: keep what there is, and say where it stopped."""
         steps = self.status.steps
         if self.folder is not None:
             config = self.status.config
@@ -239,7 +239,7 @@ class RunLoop:
 
 
 def run_state(learner: Learner, history: History, device: str) -> State:
-    """What a run needs to go on bit for bit, beside its status."""
+    """What a run needs to resume bit for bit, besides its status."""
     return {
         "learner": learner.state_dict(),
         "random": random_state(device),

@@ -1,4 +1,4 @@
-"""What a run found: the fields of result.json, or of stopped.json where it diverged."""
+"""What a run found: the fields of result.json, or of stopped.json if it diverged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class MemoryCount:
-    """What the learner kept beside its network, as the paper counts: MB are 10⁶ bytes."""
+    """What the learner kept besides its network, counted as in the paper: 1 MB is 10⁶ bytes."""
 
     images: int
     image_mb: float
@@ -54,7 +54,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Diverged:
-    """Why a run ended before its time; `stopped.json` holds these fields."""
+    """Why a run ended early; `stopped.json` holds these fields."""
 
     preset: str
     seed: int
@@ -65,7 +65,7 @@ class Diverged:
 
 
 def as_json(found: Result | Diverged) -> dict[str, object]:
-    """What the file holds."""
+    """The content of the file."""
     return stamped(asdict(found))
 
 

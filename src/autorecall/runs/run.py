@@ -1,4 +1,4 @@
-"""One config -> one run folder: config.json, history.csv, result.json, and checkpoints for as long as it runs."""
+"""One config -> one run folder: config.json, history.csv, result.json, and checkpoints while it runs."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def run(
 ) -> Result:
     """Train a learner on its stream, test it after every task, and write the run folder if one is given.
 
-    A folder with an unfinished run goes on from its last checkpoint and ends as if it had never been interrupted; of a
-    finished run, the result is returned. A folder belongs to one config and one dataset: another is refused, and so is
-    a folder with other files. `fresh` moves a run of the same name aside and starts over. When `stop` says so, the run
-    is saved and ends with an InterruptedRunError.
+    An unfinished run in the folder resumes from its last checkpoint and ends as if it had never been interrupted; a
+    finished run's result is returned. A folder belongs to one config and one dataset: any other is refused, and so is
+    a folder with other files. `fresh` moves a run of the same name aside and starts over. When `stop` returns True, the
+    run is saved and ends with an InterruptedRunError.
 
     Everything that can be refused is refused before the first file is written; result.json is written last.
     """
     if dataset.name != config.dataset:  # then the config alone does not say what was learned
         config = replace(config, dataset=ARRAYS, image_size=None)
     threads, observer = config.threads or cores(), observer or Observer()
-    # Batches are small: a network is no faster on many threads, and with half of them another can run beside it.
+    # Batches are small: a network is no faster on many threads, and with half of them another can run alongside.
     with own_random_state(config.seed), limited_threads(max(1, threads // 2)):
         stream = Stream(dataset, config.stream, config.fraction, config.seed)
         learner = build_learner(config, dataset, stream)
@@ -73,7 +73,7 @@ def device(name: str) -> torch.device:
     try:
         found = torch.device(name)
         torch.empty(1, device=found).add_(1).item()
-    except Exception as error:  # each backend refuses in its own way, some by failing to import
+    except Exception as error:  # each backend fails in its own way, some on import
         raise ConfigError(f"device is {name!r}, which torch cannot use here; expected one such as cpu") from error
     return found
 
@@ -91,7 +91,7 @@ def _check_tested(split: Split, stream: Stream, name: str) -> None:
 
 
 def _check_batches(learner: Learner, stream: Stream) -> None:
-    """Show the learner the first batch, and the first that is a single image, for what it may refuse."""
+    """Let the learner refuse the first batch, or a single image if the stream has a batch of one."""
     x, y = next(iter(stream[0]))
     learner.check(x, y)
     if any(len(task.order) % task.batch_size == 1 or task.batch_size == 1 for task in stream):

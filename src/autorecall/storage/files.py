@@ -42,7 +42,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """Read a JSON object; a file that is missing, damaged or not an object is one sentence."""
+    """Read a JSON object; a file that is missing, damaged or not an object is a DataError."""
     try:
         if path.stat().st_size > LARGEST_JSON:
             raise DataError(f"{path} is larger than {LARGEST_JSON // 2**20} MiB; that is no file of autorecall")

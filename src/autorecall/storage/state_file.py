@@ -39,7 +39,7 @@ def write_state(path: Path, state: State) -> None:
 
 
 def read_state(path: Path) -> State:
-    """The state that `write_state` wrote; any other file, or a damaged one, is one sentence."""
+    """The state that `write_state` wrote; any other file, or a damaged one, is a DataError."""
     try:
         content, metadata = _read_checked(path)
         tensors = safetensors.torch.load(content)  # checks every length and offset against the file

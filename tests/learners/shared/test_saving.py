@@ -96,7 +96,7 @@ def test_a_learner_with_other_settings_is_refused_and_unchanged(tmp_path: Path) 
     few = ER(mlp(), ERConfig(kept_images=5, tasks=BoundaryConfig("every", every=3)))
     before = copy.deepcopy(few.state_dict())
     with pytest.raises(
-        InputError, match=r"of a learner with other settings: kept_images \(200 there, 5 here\), tasks\.policy"
+        InputError, match=r"saved with other settings: kept_images \(200 there, 5 here\), tasks\.policy"
     ):
         load(few, tmp_path / "learner")
     assert_same(few.state_dict(), before)

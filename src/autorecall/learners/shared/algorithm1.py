@@ -59,7 +59,7 @@ class RecallConfig(LearnerConfig):
     """λ0 of the real batch in the learning step; 0 is the paper's "no distill"."""
 
     targets: Literal["soft", "hard"] = "soft"
-    """The teacher's answer for a recalled image: its softmax outputs, or only its most probable class."""
+    """soft: learn the teacher's softmax outputs on recalled images. hard: only its most probable class."""
 
     repeats: int = 1
     """Rounds of recall and learning per batch, each continuing with the images found before."""

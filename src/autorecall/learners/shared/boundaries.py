@@ -28,13 +28,13 @@ class BoundaryConfig:
     part: ClassVar[str] = "learner.tasks"
 
     policy: Literal["every", "novel", "boundary"] = "novel"
-    """every: each `every` batches. novel: before a batch with a new class. boundary: when boundary() is called."""
+    """every: once per `every` batches. novel: before a batch with a new class. boundary: when boundary() is called."""
 
     every: int | None = None
     """T, batches per task (policy every); if unset, a run takes the task length of its stream."""
 
     spacing: int | None = None
-    """Minimum images between boundaries (policy novel), so a task's late classes start no other; if unset, 40."""
+    """Minimum images between boundaries (policy novel), so late classes of a task do not start one; if unset, 40."""
 
     def __post_init__(self) -> None:
         check_choices(self, self.part)
