@@ -24,7 +24,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 torture: $(VENV)/.installed
 	$(BIN)/python scripts/torture.py --minutes $(MINUTES)

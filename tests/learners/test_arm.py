@@ -535,3 +535,10 @@ def test_learning_from_nothing_is_refused() -> None:
 def test_words_that_are_no_choice_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"learner\.{name} is"):
         replace(SETTINGS, **{name: "nonsense"})  # type: ignore[arg-type]
+
+
+def test_a_way_with_copies_that_does_not_exist_is_refused() -> None:
+    learner = ARM(conv())
+    learner.copies = "nonsense"  # type: ignore[assignment]
+    with pytest.raises(InputError, match="learner.copies is 'nonsense'; expected auto, collapse or keep"):
+        learner.observe(*batch(0))

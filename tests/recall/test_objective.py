@@ -264,3 +264,24 @@ def test_a_gradient_that_is_not_finite_though_the_objective_is_is_named() -> Non
     way = objective(True, start, NOTHING | {"diversity": 1e308})
     assert way.at_outputs(certain, (certain,), start.images) is None
     assert way.diverged().term == "the gradient of the recall objective"
+
+
+@compiled_only
+@pytest.mark.parametrize("shape", [(3, 1, 4, 3), (3, 9)])
+def test_any_sign_of_any_weight_means_the_same_in_c(shape: tuple[int, ...]) -> None:
+    """Total variation is only for images, whatever its weight."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(shape, generator=generator, dtype=torch.float64)
+    start = Recalled(images, torch.tensor([1, 2, 1]), None)
+    student, teacher = (torch.randn(3, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    weights = dict(zip(TERMS, (-1.0, 0.5, -0.2, 2.0, 0.3, 0.7, 0.4), strict=True))
+    stepped = []
+    for objective in (
+        Disagreement(start, weights, torch.tensor([1]), "mixture-first"),
+        ClosedForm(start, weights, torch.tensor([1]), "mixture-first", 5),
+    ):
+        found = objective.at_outputs(student, (teacher,), images)
+        assert found is not None
+        stepped.append((found[0], found[1][0], objective.step(images, images, images, 0.1)))
+    for plain, closed in zip(*stepped, strict=True):
+        torch.testing.assert_close(closed, plain)

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from ..checks import check_not_negative
 from ..recall.batch import Recalled, initial_images
-from ..recall.objective import TERMS, Objective, disagreement
+from ..recall.objective import REGULARISERS, TERMS, Objective, disagreement
 from ..recall.terms import DivergenceForm
 from .base import Learner
 from .shared.algorithm1 import RecallConfig, RecallLearner
@@ -51,8 +51,7 @@ class ARMConfig(RecallConfig):
 
     def weights(self) -> dict[str, float]:
         """The signed weight of every term in the objective; penalties are negative."""
-        against = ("uncertainty", "l2_norm", "total_variation")
-        return {name: -getattr(self, name) if name in against else getattr(self, name) for name in TERMS}
+        return {name: -getattr(self, name) if name in REGULARISERS else getattr(self, name) for name in TERMS}
 
     def build(self, network: nn.Module, seed: int) -> Learner:
         """The learner for a run."""

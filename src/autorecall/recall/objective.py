@@ -37,6 +37,7 @@ TERMS = (
     "l2_norm",
     "total_variation",
 )
+REGULARISERS = ("uncertainty", "l2_norm", "total_variation")  # terms that count against the objective
 _FORMS: dict[DivergenceForm, int] = {"mixture-first": 0, "jensen-shannon": 1, "cross-entropy": 2}
 
 
@@ -162,6 +163,9 @@ class ClosedForm(Disagreement):
         self._present = x.new_zeros(classes)
         self._present[present_classes] = 1 / len(present_classes)
         self._scratch, self._terms = x.new_empty(5, classes), x.new_zeros(len(TERMS))
+        # The C functions subtract the regularisers themselves; total variation is only for images.
+        self._factors = [-weights[name] if name in REGULARISERS else weights[name] for name in TERMS]
+        self._factors[-1] *= x.dim() == 4
         self._found = dict(zip(TERMS if x.dim() == 4 else TERMS[:-1], self._terms, strict=False))
 
     def at_outputs(
@@ -183,7 +187,7 @@ class ClosedForm(Disagreement):
             "logit_gradient",
             (student, teacher, self._shares, self._present, at_student, at_teacher, self._scratch, self._terms),
             *(*student.shape, _FORMS[self.form]),
-            *(abs(self.weights[name]) for name in TERMS[:5]),
+            *self._factors[:5],
         )
         return (at_student.to(student_logits), (at_teacher.to(teacher_logits),)) if all_finite else None
 
@@ -198,7 +202,7 @@ class ClosedForm(Disagreement):
             "ascent_step",
             (images, by_student, by_teacher, stepped, self._counts, self._terms[5:]),
             *(len(images), *shape, *strides, self._total, rate),
-            *(abs(self.weights[name]) for name in TERMS[5:]),
+            *self._factors[5:],
         )
         return stepped
 

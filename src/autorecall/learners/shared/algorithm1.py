@@ -165,6 +165,8 @@ class RecallLearner(TaughtLearner):
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Also refuse what recall cannot use."""
         x, y = super().check(x, y)
+        if self.copies not in ("auto", "collapse", "keep"):
+            raise InputError(f"learner.copies is {self.copies!r:.80}; expected auto, collapse or keep")
         weight = self.config.total_variation
         if x.dim() != 4 and weight > 0:
             raise InputError(
