@@ -27,7 +27,7 @@ from autorecall import (
     load_dataset,
 )
 from autorecall.commands.measure import LiteralARM
-from autorecall.errors import ConfigError, DivergedError
+from autorecall.errors import ConfigError, DivergedError, InputError
 from autorecall.metrics import task_accuracy
 from autorecall.recall.objective import TERMS
 from autorecall.recall.terms import DivergenceForm
@@ -540,5 +540,5 @@ def test_words_that_are_no_choice_are_refused(name: str) -> None:
 def test_a_way_with_copies_that_does_not_exist_is_refused() -> None:
     learner = ARM(conv())
     learner.copies = "nonsense"  # type: ignore[assignment]
-    with pytest.raises(InputError, match="learner.copies is 'nonsense'; expected auto, collapse or keep"):
+    with pytest.raises(InputError, match=r"learner\.copies is 'nonsense'; expected auto, collapse or keep"):
         learner.observe(*batch(0))
