@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Callable
 
@@ -260,6 +261,16 @@ def test_saved_state_goes_on_bit_for_bit(
     for number in range(observed, observed + 4):
         assert_same(second.observe(*batch(number)), first.observe(*batch(number)))
     assert_same(second.state_dict(), first.state_dict())
+
+
+@any_method
+def test_a_pickled_learner_goes_on_bit_for_bit(method: str) -> None:
+    one = learner(method, conv())
+    one.threads = 2  # with a thread at work, where a method has one
+    observe(one)
+    other = pickle.loads(pickle.dumps(one))
+    assert_same(other.observe(*batch(4)), one.observe(*batch(4)))
+    assert_same(other.state_dict(), one.state_dict())
 
 
 @pytest.mark.parametrize("lag", [LagConfig("novel", spacing=18), LagConfig("boundary")])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 import threading
 import time
 from functools import partial
@@ -91,3 +93,15 @@ def test_a_learner_can_be_copied_while_it_has_a_thread() -> None:
     other = copy.deepcopy(two)
     other.threads = 2
     assert other.both(lambda: 1, lambda: 2) == (1, 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_has_a_thread_of_its_own() -> None:
+    two = pair(2)
+    two.both(int, int)
+    child = os.fork()
+    if child == 0:  # without a thread it would wait forever
+        signal.alarm(30)
+        os._exit(7 if two.both(lambda: 3, lambda: 4) == (3, 4) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert two.both(lambda: 1, lambda: 2) == (1, 2)

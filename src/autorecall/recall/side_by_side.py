@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -23,21 +24,21 @@ class SideBySide:
         self.threads = 1
         """Threads available in total; with fewer than twice torch's own, one piece follows the other."""
         self._worker: ThreadPoolExecutor | None = None
-        self._torch_threads = 0
+        self._made_for: tuple[int, int] | None = None
 
     def both(self, first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
         """The results of both."""
         if self.threads < 2 * torch.get_num_threads():
             return first(), second()
-        if self._worker is None or self._torch_threads != torch.get_num_threads():
-            # A new thread inherits the number of torch threads that was set last.
-            self._torch_threads = torch.get_num_threads()
-            self._worker = ThreadPoolExecutor(1, thread_name_prefix="autorecall")
+        # A forked process inherits the pool without its thread; a new thread inherits torch's present number of threads.
+        here = (os.getpid(), torch.get_num_threads())
+        if self._worker is None or self._made_for != here:
+            self._made_for, self._worker = here, ThreadPoolExecutor(1, thread_name_prefix="autorecall")
         other = self._worker.submit(second)
         try:
             return first(), other.result()
         finally:
             other.exception()  # never leave while the other is still using the same network
 
-    def __deepcopy__(self, memo: dict[int, object]) -> SideBySide:
-        return SideBySide()
+    def __reduce__(self) -> tuple[type[SideBySide], tuple[()]]:
+        return SideBySide, ()  # a copy, pickled or not, has a thread of its own
