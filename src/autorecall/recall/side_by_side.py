@@ -30,7 +30,7 @@ class SideBySide:
         """The results of both."""
         if self.threads < 2 * torch.get_num_threads():
             return first(), second()
-        # A forked process inherits the pool without its thread; a new thread inherits torch's present number of threads.
+        # A forked process inherits the pool without its thread; a new thread inherits torch's number of threads.
         here = (os.getpid(), torch.get_num_threads())
         if self._worker is None or self._made_for != here:
             self._made_for, self._worker = here, ThreadPoolExecutor(1, thread_name_prefix="autorecall")
