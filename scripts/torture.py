@@ -114,7 +114,7 @@ class Torture:
         usual, tally = self.undisturbed[key], self.tally
         out = self.scratch / f"run-{tally.runs}"
         log = out.with_suffix(".log")
-        words = [*words, "--out", str(out), "--checkpoint-seconds", self.random.choice(("0", "1e9"))]
+        words = [*words, "--out", str(out), "--checkpoint-seconds", self.random.choice(("0", "0", "1e9"))]
         tally.runs += 1
         fresh: list[str] = []
         for attempt in range(MOST_KILLS + 1):
@@ -128,7 +128,7 @@ class Torture:
             self._damage(out)
         if fresh:  # refused at the last attempt, which nobody disturbs
             code = _ended(_start([*words, *fresh], log, _Calls()))
-        tally.resumes += log.read_text(errors="replace").count("going on after step")
+        tally.resumes += log.read_text(errors="replace").count("resuming after step")
         if code != 0:
             tally.lost.append(f"{key}: ended with {code}, see {log}")
         elif _contents(out) != usual.files:

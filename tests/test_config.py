@@ -158,7 +158,7 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("checkpoint_seconds", math.nan, "checkpoint_seconds is nan; expected a number of at least 0"),
         ("checkpoint_seconds", math.inf, "checkpoint_seconds is inf; expected a number of at least 0"),
         ("image_size", 28, "image_size is 28 but mnist has a size of its own; leave it out"),
-        ("sede", 1, "config.sede is no field of RunConfig; remove it"),
+        ("sede", 1, "config.sede is not a field of RunConfig; remove it"),
         (
             "network",
             {"kind": "transformer"},
@@ -167,12 +167,12 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("network.hidden", 400, "config.network.hidden is 400; expected a list"),
         ("network.hidden", [400, 0], "network.hidden is (400, 0); every width must be from 1 to 1,000,000"),
         ("network.hidden", [400, True], "config.network.hidden[1] is True; expected a int"),
-        ("network.width", 3, "config.network.width is no field of MLPConfig; remove it"),
+        ("network.width", 3, "config.network.width is not a field of MLPConfig; remove it"),
         ("stream", [], "config.stream is []; expected an object with the fields of StreamConfig"),
         ("stream.passes", 0, "stream.passes is 0; expected 1 to 1,000,000"),
         ("stream.stationary", 0, "config.stream.stationary is 0; expected a bool"),
         ("stream.class_order", "0123", "config.stream.class_order is '0123'; expected a list"),
-        ("stream.shuffle", True, "config.stream.shuffle is no field of StreamConfig; remove it"),
+        ("stream.shuffle", True, "config.stream.shuffle is not a field of StreamConfig; remove it"),
         (
             "learner",
             {"method": "ewc"},
@@ -183,7 +183,11 @@ def put(values: dict[str, object], path: str, value: object) -> None:
             None,
             "config.learner names None; expected a kind or method of " + METHODS,
         ),
-        ("learner", {"method": "naive", "repeats": 3}, "config.learner.repeats is no field of NaiveConfig; remove it"),
+        (
+            "learner",
+            {"method": "naive", "repeats": 3},
+            "config.learner.repeats is not a field of NaiveConfig; remove it",
+        ),
         ("learner.ascent_steps", 0, "learner.ascent_steps is 0; expected 1 to 1,000,000"),
         ("learner.ascent_steps", 1e3, "config.learner.ascent_steps is 1000.0; expected a int"),
         ("learner.recalled_images", -1, "learner.recalled_images is -1; expected 1 to 1,000,000"),
@@ -194,7 +198,7 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("learner.initial", "zeros", "config.learner.initial is 'zeros'; expected one of real, noise"),
         ("learner.lag.policy", "never", "config.learner.lag.policy is 'never'; expected one of every, novel, boundary"),
         ("learner.lag.every", 0, "learner.lag.every is 0; expected at least 1 batch"),
-        ("learner.lag.evry", 1, "config.learner.lag.evry is no field of LagConfig; remove it"),
+        ("learner.lag.evry", 1, "config.learner.lag.evry is not a field of LagConfig; remove it"),
     ],
 )
 def test_a_wrong_field_is_refused_in_one_sentence_that_names_it(path: str, value: object, sentence: str) -> None:

@@ -254,5 +254,5 @@ def changes(config: RunConfig, usual: RunConfig) -> dict[str, object]:
 def preset(name: str) -> Preset:
     """A preset by its name."""
     if name not in PRESETS:
-        raise ConfigError(f"there is no preset {name!r}; expected one of those that `autorecall list` prints")
+        raise ConfigError(f"there is no preset {name!r}; see `autorecall list`")
     return PRESETS[name]

@@ -135,7 +135,7 @@ def test_options_change_a_stored_config_too(say: Say, place: Path) -> None:
         ('{"preset": "mnist/arm"}', "config.dataset is missing; add it"),
         (
             f'{{"format": {FORMAT + 1}}}',
-            f"config.json: its format is {FORMAT + 1}, of a newer autorecall, and this one",
+            f"config.json: its format is {FORMAT + 1}, from a newer autorecall, and this one",
         ),
     ],
 )
@@ -194,7 +194,7 @@ def test_a_finished_run_is_shown_and_not_run_again(say: Say, place: Path, monkey
     monkeypatch.setattr(run_command, "run", not_again)
     again = say("run", "mnist/naive")
     assert (again.code, again.err) == (0, "")
-    assert again.out.startswith("finished before: runs/mnist/naive/seed-0; --fresh runs it again\n")
+    assert again.out.startswith("already finished: runs/mnist/naive/seed-0; --fresh runs it again\n")
     assert re.findall("average accuracy .*", again.out) == re.findall("average accuracy .*", first.out) != []
     other = say("run", "mnist/naive", "--learner.learning-rate", "0.1")
     difference = "holds a finished run that differs in learner.learning_rate (now 0.1, before 0.05)"
@@ -258,7 +258,7 @@ def test_what_a_finished_run_left_when_it_was_killed_is_removed(say: Say, left: 
     assert say("run", "mnist/naive").code == 0
     (NAIVE / left).parent.mkdir(exist_ok=True)
     (NAIVE / left).write_text("")
-    assert say("run", "mnist/naive").out.startswith("finished before")
+    assert say("run", "mnist/naive").out.startswith("already finished")
     assert files(NAIVE) == FILES
     assert not (NAIVE / "checkpoints").exists()
 
@@ -275,8 +275,8 @@ def test_a_damaged_checkpoint_is_said_on_stderr(say: Say, monkeypatch: pytest.Mo
     os.truncate(last, 100)
     said = say(*words)
     assert said.code == 0
-    assert said.err == f"autorecall: the checkpoint {last} is damaged and was passed over\n"
-    assert said.out.startswith("going on after step 4 of 20")
+    assert said.err == f"autorecall: the checkpoint {last} is damaged and was skipped\n"
+    assert said.out.startswith("resuming after step 4 of 20")
 
 
 def test_a_changed_config_of_an_interrupted_run_is_refused(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,10 +321,10 @@ def test_a_full_disk_exits_with_1_and_says_where_to_go_on(say: Say, monkeypatch:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit))
     assert said.code == 1
-    sentence = r"autorecall: cannot write .*: File too large; .*, then run again to go on from step 7\n"
+    sentence = r"autorecall: cannot write .*: File too large; .*, then run again to resume from step 7\n"
     assert re.fullmatch(sentence, said.err)
     said = say("run", "mnist/naive")
-    assert (said.code, said.out.startswith("going on after step 7 of 20")) == (0, True)
+    assert (said.code, said.out.startswith("resuming after step 7 of 20")) == (0, True)
 
 
 def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, place: Path) -> None:
@@ -344,7 +344,7 @@ def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, pla
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("nothing", "there is no preset 'nothing'; expected one of those that `autorecall list` prints"),
+        ("nothing", "there is no preset 'nothing'; see `autorecall list`"),
         ("mnist/ewc --seed 1", "there is no preset 'mnist/ewc'"),
         ("--seed 1 mnist/ewc", "there is no preset 'mnist/ewc'"),
         ("--learner.recalled-images 0", "learner.recalled_images is 0; expected 1 to 1,000,000"),
@@ -448,12 +448,12 @@ def test_a_finished_run_on_other_images_is_refused(say: Say, place: Path) -> Non
     pictures(place / "others", classes=5)
     words = ["run", "cifar10/naive", *SMALL.split()]
     assert say(*words, "--data", "photos").code == 0
-    assert say(*words, "--data", "photos").out.startswith("finished before")
+    assert say(*words, "--data", "photos").out.startswith("already finished")
     said = say(*words, "--data", "others")
     refused(said, "holds a finished run on other data; choose another --out, or --fresh")
     refused(say(*words, "--data", "nowhere"), "nowhere")
     said = say(*words)  # not named, and so not found
-    assert (said.code, said.out.startswith("finished before")) == (0, True)
+    assert (said.code, said.out.startswith("already finished")) == (0, True)
 
 
 def test_the_data_option_may_be_given_with_the_embedded_digits_all_the_same(say: Say) -> None:

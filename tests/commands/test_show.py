@@ -218,7 +218,7 @@ def test_a_damaged_run_is_left_out_with_a_note(tmp_path: Path, show: Show, name:
     [
         ({"accuracy": "56"}, "result.accuracy is '56'; expected a float"),
         ({"accuracy": float("nan")}, "NaN is no number"),
-        ({"format": FORMAT + 1}, f"its format is {FORMAT + 1}, of a newer autorecall"),
+        ({"format": FORMAT + 1}, f"its format is {FORMAT + 1}, from a newer autorecall"),
     ],
     ids=["text", "nan", "newer"],
 )
@@ -244,7 +244,7 @@ def test_no_finished_run_is_refused(tmp_path: Path, show: Show, make: str) -> No
             (folder / "result.json").write_text("")
     said = show()
     assert (said.code, said.out) == (2, "")
-    assert said.err.splitlines()[-1].startswith(f"autorecall: there is no finished run below {tmp_path}; make one")
+    assert said.err.splitlines()[-1].startswith(f"autorecall: there is no finished run under {tmp_path}; make one")
 
 
 @pytest.mark.parametrize("make", ["nothing", "file"])
@@ -253,7 +253,9 @@ def test_what_is_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     if make == "file":
         path.touch()
     assert cli.dispatch(["show", str(path)]) == 2
-    assert capsys.readouterr().err == f"autorecall: {path} is no folder; give one that `autorecall run --out` wrote\n"
+    assert (
+        capsys.readouterr().err == f"autorecall: {path} is not a folder; give one that `autorecall run --out` wrote\n"
+    )
 
 
 # Names are shown as they are
@@ -315,7 +317,7 @@ def test_the_same_run_twice_is_one_seed(tmp_path: Path, show: Show) -> None:
         store(tmp_path / f"{place}", result("mnist/arm", seed, accuracy))
     said = show("--markdown")
     assert [(row["seeds"], row["accuracy"]) for row in said.rows()] == [("2", "55.0 ± 7.1")]
-    assert said.err == f"left out: {tmp_path / '2'} has the settings and the seed of {tmp_path / '0'}\n"
+    assert said.err == f"left out: {tmp_path / '2'} has the same settings and seed as {tmp_path / '0'}\n"
 
 
 def test_a_row_that_is_not_from_the_paper_says_so(tmp_path: Path, show: Show) -> None:

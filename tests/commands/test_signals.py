@@ -16,7 +16,7 @@ from autorecall import Learner, cli
 
 from .worlds import Said, Say, files, read
 
-INTERRUPTED = "autorecall: interrupted at step 7 of 20; run the same command again to go on from step 7\n"
+INTERRUPTED = "autorecall: interrupted at step 7 of 20; run the same command again to resume from step 7\n"
 
 
 def signalled(monkeypatch: pytest.MonkeyPatch, step: int, *numbers: signal.Signals) -> None:
@@ -48,7 +48,7 @@ def test_a_signal_saves_the_run_and_the_same_command_goes_on(
 
     said = say("run", "mnist/arm")
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("going on after step 7 of 20: runs/mnist/arm/seed-0\nafter task  2 ")
+    assert said.out.startswith("resuming after step 7 of 20: runs/mnist/arm/seed-0\nafter task  2 ")
     whole = place / "whole" / "mnist" / "arm" / "seed-0"
     assert files(folder) == files(whole)
     assert read(folder / "result.json") == read(whole / "result.json")
@@ -77,7 +77,7 @@ def test_a_second_interrupt_leaves_at_once(
     assert capfd.readouterr().err == line  # past Python's own stderr, which may be in use at that moment
     assert signal.getsignal(signal.SIGINT) is handler
     assert cli.dispatch(["run", "mnist/naive"]) == 0
-    assert "going on after step 6 of 20" in capfd.readouterr().out
+    assert "resuming after step 6 of 20" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
@@ -96,9 +96,9 @@ def test_a_fresh_run_that_is_interrupted_says_how_to_go_on(say: Say, monkeypatch
     with monkeypatch.context() as patched:
         signalled(patched, 7, signal.SIGINT)
         said = say("run", "mnist/naive", "--fresh")
-    advice = "run the same command without --fresh to go on from step 7"
+    advice = "run the same command without --fresh to resume from step 7"
     assert said == Said(130, said.out, f"autorecall: interrupted at step 7 of 20; {advice}\n")
-    assert say("run", "mnist/naive").out.startswith("going on after step 7 of 20")
+    assert say("run", "mnist/naive").out.startswith("resuming after step 7 of 20")
 
 
 def test_a_run_in_another_thread_leaves_signals_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_the_one_before_is_used_where_the_last_is_damaged(kept: Checkpoints, dam
         case _:
             last.unlink()
     assert step_in(kept, told.append) == 1
-    assert told == ([] if damage == "gone" else [f"the checkpoint {last} is damaged and was passed over"])
+    assert told == ([] if damage == "gone" else [f"the checkpoint {last} is damaged and was skipped"])
     kept.write(2, {"step": "again"})
     assert step_in(kept) == "again"
 
@@ -76,8 +76,8 @@ def test_all_damaged_is_said_of_each_and_is_no_end(tmp_path: Path) -> None:
         kept.write(step, {"step": step})
         os.truncate(kept.folder / f"step-{step:09}.safetensors", 3)
     assert kept.read(told.append) is None
-    assert [sentence.split(" is ")[1] for sentence in told[:2]] == ["damaged and was passed over"] * 2
-    assert told[2:] == [f"no checkpoint in {kept.folder} is whole; the run starts over"]
+    assert [sentence.split(" is ")[1] for sentence in told[:2]] == ["damaged and was skipped"] * 2
+    assert told[2:] == [f"no checkpoint in {kept.folder} is intact; the run starts over"]
     # Those to come have lower numbers, and must be neither removed nor passed over.
     for step in (1, 2, 3):
         kept.write(step, {"step": step})

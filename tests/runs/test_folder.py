@@ -78,7 +78,7 @@ def test_threads_that_were_left_open_count_as_they_were(
     monkeypatch.setattr("autorecall.runs.run.cores", lambda: 2)
     interrupt(config("arm", threads=None), data, tmp_path, 7)
     monkeypatch.setattr("autorecall.runs.run.cores", lambda: 1)  # another machine
-    with pytest.raises(ConfigError, match=r"differs in threads \(now 1, before 2\); go on with --threads 2, choose"):
+    with pytest.raises(ConfigError, match=r"differs in threads \(now 1, before 2\); resume with --threads 2, choose"):
         run("own/bars", config("arm", threads=None), data, tmp_path)
     watch = Watch()
     first = run("own/bars", config("arm", threads=2), data, tmp_path, watch)
@@ -174,7 +174,7 @@ def test_fresh_moves_the_old_folder_aside(data: Dataset, tmp_path: Path, finishe
 
 
 def test_a_fresh_run_that_is_interrupted_does_not_advise_to_start_over(data: Dataset, tmp_path: Path) -> None:
-    advice = "run the same command without --fresh to go on from step 5"
+    advice = "run the same command without --fresh to resume from step 5"
     for _ in range(2):  # the second time, something is moved aside
         stop = Stop(5)
         with pytest.raises(InterruptedRunError, match=rf"^interrupted at step 5 of 8; {advice}$"):
@@ -249,8 +249,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     for path in paths:
         os.truncate(path, path.stat().st_size // 2)
     run("own/bars", config("arm"), data, tmp_path, watch)
-    over = [f"no checkpoint in {tmp_path / 'checkpoints'} is whole; the run starts over"] if damaged == 2 else []
-    assert watch.warnings == [f"the checkpoint {path} is damaged and was passed over" for path in paths] + over
+    over = [f"no checkpoint in {tmp_path / 'checkpoints'} is intact; the run starts over"] if damaged == 2 else []
+    assert watch.warnings == [f"the checkpoint {path} is damaged and was skipped" for path in paths] + over
     assert (watch.resumptions, watch.first) == (([6], 7) if damaged == 1 else ([], 1))
     assert contents(tmp_path) == whole
 
@@ -258,7 +258,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
 def test_without_an_observer_a_damaged_checkpoint_is_a_warning(data: Dataset, tmp_path: Path) -> None:
     interrupt(config(), data, tmp_path, 7)
     os.truncate(sorted(tmp_path.glob("checkpoints/*"))[-1], 9)
-    with pytest.warns(UserWarning, match="is damaged and was passed over"):
+    with pytest.warns(UserWarning, match="is damaged and was skipped"):
         run("own/bars", config(), data, tmp_path)
 
 
@@ -313,10 +313,10 @@ def test_a_run_from_python_may_have_any_name(data: Dataset, tmp_path: Path, unti
     ("text", "sentence"),
     [
         ("{", "is not valid JSON .*"),
-        ('{"preset": "own/bars", "tomorrow": 1}', "config.tomorrow is no field of RunConfig; remove it"),
+        ('{"preset": "own/bars", "tomorrow": 1}', "config.tomorrow is not a field of RunConfig; remove it"),
         ('{"preset": 1}', "its preset is 1; expected a name.*"),
         ('{"seed": 1}', "its preset is None; expected a name.*"),
-        (f'{{"preset": "own/bars", "format": {FORMAT + 1}}}', f"its format is {FORMAT + 1}, of a newer autorecall, .*"),
+        (f'{{"preset": "own/bars", "format": {FORMAT + 1}}}', f"its format is {FORMAT + 1}, from a newer autorecall, .*"),
     ],
 )
 def test_a_config_that_cannot_be_read_is_named(data: Dataset, tmp_path: Path, text: str, sentence: str) -> None:

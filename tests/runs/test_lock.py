@@ -144,7 +144,7 @@ def test_a_folder_that_is_moved_away_over_and_over_is_given_up(tmp_path: Path, m
         raise FileNotFoundError
 
     monkeypatch.setattr(os, "open", gone)
-    with pytest.raises(AutorecallError, match="is moved away again and again"):
+    with pytest.raises(AutorecallError, match="keeps being moved away"):
         Lock(tmp_path)
 
 
@@ -159,7 +159,7 @@ def test_where_there_are_no_locks_that_is_said_and_nothing_left(
     told: list[str] = []
     with locked(tmp_path, told=told.append) as lock:
         lock.check()
-    assert told == [f"the file system of {tmp_path} has no locks, so start no second run there at the same time"]
+    assert told == [f"the file system of {tmp_path} has no locks, so do not start a second run there at the same time"]
     assert names(tmp_path) == set()
 
 

@@ -185,7 +185,7 @@ def test_a_run_stopped_after_any_step_ends_as_one_that_never_was(data: Dataset, 
     for step in range(1, STEPS):
         folder, watch = tmp_path / f"{step}", Watch()
         said = interrupt(config(method), data, folder, step)
-        assert said == f"interrupted at step {step} of 8; run the same command again to go on from step {step}"
+        assert said == f"interrupted at step {step} of 8; run the same command again to resume from step {step}"
         assert saved(folder)[-1] == step
         torch.rand(step)  # what others draw does not matter
         run("own/bars", config(method), data, folder, watch)
@@ -227,7 +227,7 @@ def test_a_run_stopped_while_it_is_tested_is_tested_again(
     for asked, step in ((5, 4), (10, 8)):
         folder = tmp_path / f"{asked}"  # asked after each of four steps, then after the batch that is tested
         answers = iter([False] * (asked - 1) + [True])
-        with pytest.raises(InterruptedRunError, match=rf"^interrupted at step {step} of 8; .* to go on from step 4$"):
+        with pytest.raises(InterruptedRunError, match=rf"^interrupted at step {step} of 8; .* to resume from step 4$"):
             run("own/bars", config("arm"), data, folder, stop=answers.__next__)
         run("own/bars", config("arm"), data, folder)
         assert contents(folder) == whole
@@ -311,13 +311,13 @@ def test_seconds_are_those_of_all_parts(data: Dataset, tmp_path: Path, monkeypat
 
 def test_another_version_is_said_and_noted(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.metadata.version
-    began = f"{tmp_path} was begun with torch"
+    began = f"{tmp_path} was started with torch"
     differ = "its numbers may differ in the last digits from those of one version"
     for step, now, said in [
         (2, "1.0", []),
         (4, "1.0", []),
-        (6, "1.1", [f"{began} 1.0 and goes on with 1.1; {differ}"]),
-        (0, "1.2", [f"{began} 1.0, then 1.1 and goes on with 1.2; {differ}"]),
+        (6, "1.1", [f"{began} 1.0 and resumes with 1.1; {differ}"]),
+        (0, "1.2", [f"{began} 1.0, then 1.1 and resumes with 1.2; {differ}"]),
     ]:
         monkeypatch.setattr(importlib.metadata, "version", lambda name, now=now: now if name == "torch" else real(name))
         watch = Watch(killed_after=step)
@@ -362,7 +362,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_last_checkpoint_is_used(
     again = "run the same command without --fresh" if fresh else "run again"
     assert str(caught.value) == (
         f"cannot write {folder / 'checkpoints' / 'step-000000006.safetensors'}: No space left on device; check the "
-        f"folder and the free space, then {again} to go on from step 5"
+        f"folder and the free space, then {again} to resume from step 5"
     )
     assert not list(folder.rglob("*.tmp"))
     run("own/bars", config("arm"), data, folder, watch)
@@ -378,7 +378,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_no_half_result(
             if task == 2:
                 monkeypatch.setattr(os, "fsync", full_disk)
 
-    with pytest.raises(StoppedError, match=r"^cannot write .*: No space left on device.*to go on from step 4$"):
+    with pytest.raises(StoppedError, match=r"^cannot write .*: No space left on device.*to resume from step 4$"):
         run("own/bars", config(), data, tmp_path, FullAtTheEnd())
     assert names(tmp_path) == {"config.json", "history.csv", "checkpoints"}
     assert len(history(tmp_path)) == STEPS

@@ -65,5 +65,5 @@ def test_a_result_with_a_wrong_field_is_refused_by_its_name(tmp_path: Path, fiel
 def test_what_a_newer_version_wrote_is_refused(tmp_path: Path, found: Result | Diverged) -> None:
     write_json(tmp_path / "file.json", as_json(found) | {"format": FORMAT + 1})
     read = read_result if isinstance(found, Result) else read_stopped
-    with pytest.raises(DataError, match=rf"^its format is {FORMAT + 1}, of a newer autorecall"):
+    with pytest.raises(DataError, match=rf"^its format is {FORMAT + 1}, from a newer autorecall"):
         read(tmp_path / "file.json")

@@ -156,7 +156,7 @@ def test_a_file_far_larger_than_ours_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(b"{}")
     os.truncate(path, LARGEST_JSON + 1)
-    with pytest.raises(DataError, match=r"is larger than 16 MiB; that is no file of autorecall$"):
+    with pytest.raises(DataError, match=r"is larger than 16 MiB; that is not a file of autorecall$"):
         read_json(path)
 
 

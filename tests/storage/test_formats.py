@@ -45,7 +45,7 @@ class Quiet(Observer):
     """Other versions of Python or torch than those of the fixture are no matter here."""
 
     def warned(self, sentence: str) -> None:
-        assert "was begun with" in sentence
+        assert "was started with" in sentence
 
 
 def dataset() -> Dataset:

@@ -124,7 +124,7 @@ CIRCLE: dict[str, object] = {"kind": "circle"}
         ([], "drawing is []; expected an object with the fields of Drawing"),
         (None, "drawing is None; expected an object with the fields of Drawing"),
         ({}, "drawing.shape is missing; add it"),
-        ({"shape": CIRCLE, "colr": "red"}, "drawing.colr is no field of Drawing; remove it"),
+        ({"shape": CIRCLE, "colr": "red"}, "drawing.colr is not a field of Drawing; remove it"),
         ({"shape": CIRCLE, "colour": "green"}, "drawing.colour is 'green'; expected one of red, blue"),
         ({"shape": CIRCLE, "colour": ["red"]}, "drawing.colour is ['red']; expected one of red, blue"),
         ({"shape": {"kind": "star"}}, "drawing.shape names 'star'; expected a kind or method of circle, square"),

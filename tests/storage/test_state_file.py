@@ -160,7 +160,7 @@ def refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
         read_state(path)
-    assert str(caught.value) == f"{path} is damaged, or no state that autorecall saved; use another"
+    assert str(caught.value) == f"{path} is damaged, or was not saved by autorecall; use another"
 
 
 def test_no_changed_bit_goes_unnoticed(tmp_path: Path, whole: bytes) -> None:
@@ -281,7 +281,7 @@ def test_of_a_large_file_that_is_not_ours_only_the_header_is_read(tmp_path: Path
     (tmp_path / "state").write_bytes(header)
     os.truncate(tmp_path / "state", size)  # takes no space on the disk
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(DataError, match="is damaged, or no state"):
+    with pytest.raises(DataError, match="is damaged, or was not saved"):
         read_state(tmp_path / "state")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # of 1 GiB and more
 
@@ -303,5 +303,5 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 def test_a_file_far_too_large_is_refused_unread(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     os.truncate(tmp_path / "state", LARGEST + 1)  # takes no space on the disk
-    with pytest.raises(DataError, match=r"is larger than 16 GiB; that is no file of autorecall$"):
+    with pytest.raises(DataError, match=r"is larger than 16 GiB; that is not a file of autorecall$"):
         read_state(tmp_path / "state")

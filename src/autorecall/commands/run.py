@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
         else earlier_result(folder, chosen.preset, config, config.threads or cores(), lambda: _fingerprint(chosen))
     )
     if earlier is not None:
-        console.print(f"finished before: {escape(str(folder))}; --fresh runs it again")
+        console.print(f"already finished: {escape(str(folder))}; --fresh runs it again")
         _print_result(console, config, earlier, folder)
         return
     dataset = _load(chosen)
@@ -202,7 +202,7 @@ class _Quiet:
     def _fall_silent(self, error: OSError) -> None:
         self._broken = True
         if not isinstance(error, BrokenPipeError):  # a reader that left knows
-            _warn(f"cannot print ({error.strerror}); the run goes on without")
+            _warn(f"cannot print ({error.strerror}); the run continues without output")
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._file, name)
@@ -226,7 +226,7 @@ class _Bar(Observer):
 
     def resumed(self, step: int, steps: int) -> None:
         """Say where the run resumes."""
-        self._console.print(f"going on after step {step} of {steps}: {escape(str(self._folder))}", soft_wrap=True)
+        self._console.print(f"resuming after step {step} of {steps}: {escape(str(self._folder))}", soft_wrap=True)
 
     def warned(self, sentence: str) -> None:
         """Print it."""

@@ -52,7 +52,7 @@ def _show(
     """
     runs = gather(directory)
     if not runs:
-        raise DataError(f"there is no finished run below {directory}; make one with `autorecall run --out {directory}`")
+        raise DataError(f"there is no finished run under {directory}; make one with `autorecall run --out {directory}`")
     groups = _groups(runs)
     rows = [tuple(map(printable, _row(name, group))) for name, group in groups.items()]
     notes = _notes(groups)
@@ -75,7 +75,7 @@ def _show(
 def gather(directory: Path) -> list[Run]:
     """All finished runs under a folder; what cannot be read is named and left out."""
     if not directory.is_dir():
-        raise DataError(f"{directory} is no folder; give one that `autorecall run --out` wrote")
+        raise DataError(f"{directory} is not a folder; give one that `autorecall run --out` wrote")
     runs, unended = [], []
     for folder in sorted({path.parent for name in FILES for path in directory.rglob(name)}):
         if ".old-" in folder.name:
@@ -118,7 +118,7 @@ def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
         if twin is None:
             group.append(run)
         else:  # a duplicate says nothing about how much runs differ
-            _leave_out(f"{run.folder} has the settings and the seed of {twin.folder}")
+            _leave_out(f"{run.folder} has the same settings and seed as {twin.folder}")
     order = {name: place for place, name in enumerate(PRESETS)}
     return dict(sorted(groups.items(), key=lambda item: (order.get(item[0].split(" ")[0], len(order)), item[0])))
 

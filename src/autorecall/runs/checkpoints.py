@@ -58,7 +58,7 @@ class Checkpoints:
             raise StoppedError(f"{error} and run again, or --fresh starts over") from error
         self._put_aside(damaged, told)
         if damaged:
-            told(f"no checkpoint in {self.folder} is whole; the run starts over")
+            told(f"no checkpoint in {self.folder} is intact; the run starts over")
         return None
 
     def any(self) -> bool:
@@ -82,7 +82,7 @@ class Checkpoints:
     def _put_aside(self, damaged: list[Path], told: Callable[[str], None]) -> None:
         """Out of the way of later ones, which may have lower numbers."""
         for path in damaged:
-            told(f"the checkpoint {path} is damaged and was passed over")
+            told(f"the checkpoint {path} is damaged and was skipped")
             with _disk(self.folder):
                 path.replace(path.with_suffix(".damaged"))
 

@@ -250,7 +250,7 @@ def _refuse_changes(path: Path, kind: str, config: RunConfig, stored: RunConfig)
     ]
     if changed:
         same_threads = kind == "an unfinished" and len(changed) == 1 and "threads" in before
-        advice = f"go on with --threads {stored.threads}, choose" if same_threads else "choose"
+        advice = f"resume with --threads {stored.threads}, choose" if same_threads else "choose"
         raise ConfigError(
             f"{path} holds {kind} run that differs in {', '.join(changed)}; "
             f"{advice} another --out, or --fresh to move it aside"

@@ -81,7 +81,7 @@ class Lock:
                 os.close(file)
                 raise
             os.close(file)  # deleted by its last owner between our opening and locking it: try again
-        raise AutorecallError(f"{self._folder} is moved away again and again by another process; choose another folder")
+        raise AutorecallError(f"{self._folder} keeps being moved away by another process; choose another folder")
 
     def _lock(self, file: int) -> None:
         try:
@@ -111,7 +111,7 @@ def locked(folder: Path, fresh: bool = False, told: Callable[[str], None] = lamb
             old, lock = lock, Lock(folder)
             old.release()
         if not lock.excludes:
-            told(f"the file system of {folder} has no locks, so start no second run there at the same time")
+            told(f"the file system of {folder} has no locks, so do not start a second run there at the same time")
         yield lock
     finally:
         lock.release()

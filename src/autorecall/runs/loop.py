@@ -151,7 +151,7 @@ class RunLoop:
         if not self.folder.lock.is_held():
             return words  # whether there is anything to resume depends on what became of the folder
         return (
-            f"{'run the same command without --fresh' if self.fresh else words} to go on from step {self.folder.saved}"
+            f"{'run the same command without --fresh' if self.fresh else words} to resume from step {self.folder.saved}"
         )
 
     def _save(self) -> None:
@@ -197,7 +197,7 @@ class RunLoop:
             before = then.get(name, "unknown")
             if before.split(", then ")[-1] != now:
                 self.observer.warned(
-                    f"{folder} was begun with {name} {before} and goes on with {now}; its numbers may differ in the "
+                    f"{folder} was started with {name} {before} and resumes with {now}; its numbers may differ in the "
                     "last digits from those of one version"
                 )
                 self.status.versions[name] = f"{before}, then {now}"

@@ -45,7 +45,7 @@ def read_json(path: Path) -> dict[str, object]:
     """Read a JSON object; a file that is missing, damaged or not an object is a DataError."""
     try:
         if path.stat().st_size > LARGEST_JSON:
-            raise DataError(f"{path} is larger than {LARGEST_JSON // 2**20} MiB; that is no file of autorecall")
+            raise DataError(f"{path} is larger than {LARGEST_JSON // 2**20} MiB; that is not a file of autorecall")
         value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; check the path") from error

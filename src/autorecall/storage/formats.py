@@ -43,7 +43,7 @@ def unstamped(values: Mapping[str, object]) -> tuple[int, dict[str, object]]:
         raise DataError(f"its format is {number!r:.80}; expected a number from 1 to {FORMAT}")
     if number > FORMAT:
         raise DataError(
-            f"its format is {number}, of a newer autorecall, and this one reads up to {FORMAT}; use that version"
+            f"its format is {number}, from a newer autorecall, and this one reads up to {FORMAT}; upgrade"
         )
     return number, {name: value for name, value in values.items() if name != "format"}
 

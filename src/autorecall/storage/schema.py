@@ -66,7 +66,7 @@ def _decode_dataclass(kind: type, value: object, path: str) -> object:
     hints = typing.get_type_hints(kind)
     unknown = [name for name in value if name not in fields and name not in ("kind", "method")]
     if unknown:
-        raise ConfigError(f"{path}.{unknown[0]:.80} is no field of {kind.__name__}; remove it")
+        raise ConfigError(f"{path}.{unknown[0]:.80} is not a field of {kind.__name__}; remove it")
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in value:

@@ -63,7 +63,7 @@ def read_state(path: Path) -> State:
     ) as error:
         if "allocate" in str(error):  # torch is out of memory, which is no damage
             raise
-        raise DataError(f"{path} is damaged, or no state that autorecall saved; use another") from error
+        raise DataError(f"{path} is damaged, or was not saved by autorecall; use another") from error
 
 
 def _read_checked(path: Path) -> tuple[bytes, dict[str, str]]:
@@ -72,7 +72,7 @@ def _read_checked(path: Path) -> tuple[bytes, dict[str, str]]:
     if not stat.S_ISREG(found.st_mode):  # a pipe would block
         raise DataError(f"{path} is no file; check the path")
     if found.st_size > LARGEST:
-        raise DataError(f"{path} is larger than {LARGEST // 2**30} GiB; that is no file of autorecall")
+        raise DataError(f"{path} is larger than {LARGEST // 2**30} GiB; that is not a file of autorecall")
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= min(LARGEST_HEADER, found.st_size - 8):

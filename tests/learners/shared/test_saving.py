@@ -59,7 +59,7 @@ def wider() -> nn.Module:
     ("make", "sentence"),
     [
         (lambda: learner("lwf", mlp()), "is of the method ARM but the learner is LwF; use that one"),
-        (lambda: learner("arm", conv()), "is of another network: 0.weight is missing there and float64 (4, 2, 3, 3)"),
+        (lambda: learner("arm", conv()), "is for another network: 0.weight is missing there and float64 (4, 2, 3, 3)"),
         (lambda: learner("arm", wider()), "1.weight is float64 (8, 60) there and float64 (9, 60) here"),
         (lambda: learner("arm", mlp().float()), "1.weight is float64 (8, 60) there and float32 (8, 60) here"),
         (lambda: learner("arm", nn.Sequential(*mlp().children(), nn.Linear(6, 6))), "6.weight is missing there"),

@@ -80,7 +80,7 @@ def _check_network(path: Path, saved: State, learner: Learner) -> None:
         there, here = (_kind(state.get(name)) for state in (saved, own))
         if there != here:
             raise InputError(
-                f"{path} is of another network: {name} is {there} there and {here} here; make the same network"
+                f"{path} is for another network: {name} is {there} there and {here} here; make the same network"
             )
 
 
