@@ -316,7 +316,10 @@ def test_a_run_from_python_may_have_any_name(data: Dataset, tmp_path: Path, unti
         ('{"preset": "own/bars", "tomorrow": 1}', "config.tomorrow is not a field of RunConfig; remove it"),
         ('{"preset": 1}', "its preset is 1; expected a name.*"),
         ('{"seed": 1}', "its preset is None; expected a name.*"),
-        (f'{{"preset": "own/bars", "format": {FORMAT + 1}}}', f"its format is {FORMAT + 1}, from a newer autorecall, .*"),
+        (
+            f'{{"preset": "own/bars", "format": {FORMAT + 1}}}',
+            f"its format is {FORMAT + 1}, from a newer autorecall, .*",
+        ),
     ],
 )
 def test_a_config_that_cannot_be_read_is_named(data: Dataset, tmp_path: Path, text: str, sentence: str) -> None:

@@ -42,9 +42,7 @@ def unstamped(values: Mapping[str, object]) -> tuple[int, dict[str, object]]:
     if type(number) is not int or number < 1:
         raise DataError(f"its format is {number!r:.80}; expected a number from 1 to {FORMAT}")
     if number > FORMAT:
-        raise DataError(
-            f"its format is {number}, from a newer autorecall, and this one reads up to {FORMAT}; upgrade"
-        )
+        raise DataError(f"its format is {number}, from a newer autorecall, and this one reads up to {FORMAT}; upgrade")
     return number, {name: value for name, value in values.items() if name != "format"}
 
 
