@@ -32,11 +32,11 @@ def ascend(
 
     Both networks stay in their current mode; in train mode every pass moves their running batch statistics.
     """
-    images = start.images.detach()
+    images, counts = start.images.detach(), start.multiplicities
     for _ in range(steps):
         ours, theirs = images.detach().requires_grad_(), images.detach().requires_grad_()
         student_logits, teacher_outputs = side_by_side.both(
-            partial(forward, student, ours, start.multiplicities), partial(objective.ask_teacher, teacher, theirs)
+            partial(forward, student, ours, counts), partial(objective.ask_teacher, teacher, theirs)
         )
         at_outputs = objective.at_outputs(student_logits, teacher_outputs, images)
         if at_outputs is None:

@@ -46,6 +46,7 @@ class Objective(ABC):
 
     def __init__(self, start: Recalled, weights: Mapping[str, float]) -> None:
         self.start, self.weights = start, weights
+        self._multiplicities = start.multiplicities
         self._found: dict[str, Tensor] = {}
         self._at_images: Tensor | None = None
 
@@ -55,7 +56,7 @@ class Objective(ABC):
 
     def ask_teacher(self, teacher: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
         """The teacher's logits, followed by whatever else the terms need from its pass."""
-        return (forward(teacher, images, self.start.multiplicities),)
+        return (forward(teacher, images, self._multiplicities),)
 
     def total(self, found: Mapping[str, Tensor]) -> Tensor:
         """The weighted sum. Terms of weight 0 are left out, so they cannot spoil it if they are not finite."""
