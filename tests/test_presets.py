@@ -59,7 +59,7 @@ def test_every_row_of_the_papers_tables_is_a_preset() -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "mnist/", "mnist/ewc", "", "MNIST/arm", "mnist/arm "])
 def test_an_unknown_preset_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"^there is no preset '.*'; expected one of those that"):
+    with pytest.raises(ConfigError, match=r"^there is no preset '.*'; see `autorecall list`"):
         preset(name)
 
 
