@@ -18,3 +18,16 @@ def one_thread() -> None:
 @pytest.fixture(autouse=True)
 def same_start() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the package had been installed where there is no compiler."""
+    monkeypatch.setattr("autorecall.recall.kernels._kernels", dict)
+
+
+@pytest.fixture(params=["as installed", "without kernels"])
+def installation(request: pytest.FixtureRequest) -> None:
+    """Both ways to install the package, one after the other."""
+    if request.param == "without kernels":
+        request.getfixturevalue("without_kernels")

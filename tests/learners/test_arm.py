@@ -127,17 +127,6 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autorecall.learners.shared.algorithm1.cores", lambda: 2)
 
 
-@pytest.fixture
-def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autorecall.recall.kernels._kernels", dict)
-
-
-@pytest.fixture(params=["as installed", "without kernels"])
-def installation(request: pytest.FixtureRequest) -> None:
-    if request.param == "without kernels":
-        request.getfixturevalue("without_kernels")
-
-
 def watch(learner: ARM) -> list[tuple[Recalled, Tensor]]:
     """Every recalled batch from now on, with the teacher's answers."""
     seen: list[tuple[Recalled, Tensor]] = []
