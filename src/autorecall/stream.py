@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .checks import check_counts
+from .checks import LARGEST_SEED, brief, check_counts
 from .data import Dataset, Split
 from .errors import ConfigError
 
 Indices: TypeAlias = NDArray[np.int64]
+LARGEST_POOL = 20_000_000  # images: a pool is drawn from in memory, and all of ImageNet has 14 million
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,15 @@ class StreamConfig:
 
     def __post_init__(self) -> None:
         check_counts(self, "stream", "classes_per_task", "batch_size", "passes")
-        if self.order_seed is not None and self.order_seed < 0:
-            raise ConfigError(f"stream.order_seed is {self.order_seed}; expected at least 0")
+        if self.order_seed is not None and not 0 <= self.order_seed <= LARGEST_SEED:
+            raise ConfigError(
+                f"stream.order_seed is {brief(self.order_seed)}; expected a whole number from 0 to 2**63 - 1"
+            )
+        if sum(abs(size) for size in self.class_pool) > LARGEST_POOL:
+            raise ConfigError(
+                f"stream.class_pool is {brief(self.class_pool)}; expected {LARGEST_POOL:,} images at most, "
+                "in the proportions of the classes"
+            )
 
     def arrival(self, labels: Indices, classes: tuple[int, ...], rng: np.random.Generator) -> Indices:
         """The order in which the images of a task arrive, as indices into `labels`.
@@ -70,7 +78,7 @@ class StreamConfig:
         """The classes of each task."""
         order = self.class_order or tuple(range(classes))
         if sorted(order) != list(range(classes)):
-            raise ConfigError(f"stream.class_order is {order}; expected each of 0 to {classes - 1} once")
+            raise ConfigError(f"stream.class_order is {brief(order)}; expected each of 0 to {classes - 1} once")
         if self.stationary:
             return (order,)
         if self.classes_per_task > classes:
@@ -96,9 +104,14 @@ class Task:
         return self.passes * math.ceil(len(self.order) / self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for _ in range(self.passes):
-            for start in range(0, len(self.order), self.batch_size):
-                yield as_batch(self.split, self.order[start : start + self.batch_size])
+        return self.after(0)
+
+    def after(self, done: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches that follow the first `done`, which are not made."""
+        starts = range(0, len(self.order), self.batch_size)
+        for batch in range(done, len(self)):
+            start = starts[batch % len(starts)]
+            yield as_batch(self.split, self.order[start : start + self.batch_size])
 
 
 class Stream:
@@ -107,14 +120,15 @@ class Stream:
     def __init__(self, dataset: Dataset, config: StreamConfig, fraction: float = 1.0, seed: int = 0) -> None:
         """`fraction` keeps the first part of every task, so each shorter task is a prefix of the full one."""
         if not 0 < fraction <= 1:
-            raise ConfigError(f"fraction is {fraction}; expected a number above 0 and at most 1")
+            raise ConfigError(f"fraction is {brief(fraction)}; expected a number above 0 and at most 1")
         rng = np.random.default_rng(seed if config.order_seed is None else config.order_seed)
         available = np.bincount(dataset.train.labels, minlength=len(dataset.classes))
         if not available.all():
             raise ConfigError(f"class {int(np.argmin(available))} has no training image; leave it out of the data")
         if config.class_pool and (len(config.class_pool) != len(available) or (available > config.class_pool).any()):
             raise ConfigError(
-                f"stream.class_pool is {config.class_pool} but the classes have {tuple(available.tolist())} images; "
+                f"stream.class_pool is {brief(config.class_pool)} but the classes have "
+                f"{brief(tuple(available.tolist()))} images; "
                 "expected at least as many for each class, or leave it empty"
             )
         tasks = []

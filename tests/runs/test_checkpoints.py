@@ -108,17 +108,17 @@ def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE])
-@pytest.mark.parametrize("place", ["open", "iterdir"])
+@pytest.mark.parametrize("place", ["os.open", "pathlib.Path.iterdir"])
 def test_a_checkpoint_that_cannot_be_read_this_time_is_not_taken_for_a_damaged_one(
     kept: Checkpoints, monkeypatch: pytest.MonkeyPatch, place: str, code: int
 ) -> None:
     found = names(kept.folder)
 
-    def failing(self: Path, *_: object, **__: object) -> None:
+    def failing(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, place, failing)
+        patched.setattr(place, failing)
         with pytest.raises(StoppedError, match=rf"^cannot read .*: {os.strerror(code)}; .* or --fresh starts over$"):
             kept.read(unexpected)
         assert kept.any()  # nobody knows

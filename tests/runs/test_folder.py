@@ -278,6 +278,56 @@ def test_what_a_killed_process_left_is_removed_and_what_others_put_there_stays(
     assert found == others | FINISHED
 
 
+def make_irregular(path: Path, kind: str) -> None:
+    """What no run makes, under the name of one of its files."""
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path.parent.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a pipe", "a symbolic link"])
+@pytest.mark.parametrize("name", ["config.json", "result.json", "stopped.json", "history.csv", "checkpoints"])
+def test_what_no_run_makes_is_refused_and_not_waited_for(data: Dataset, tmp_path: Path, name: str, kind: str) -> None:
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    interrupt(config(), data, folder, 6)
+    shutil.copytree(folder / "checkpoints", elsewhere) if name == "checkpoints" else elsewhere.write_text("precious")
+    if name == "checkpoints":
+        if kind == "a folder":
+            return
+        shutil.rmtree(folder / name)
+    else:
+        (folder / name).unlink(missing_ok=True)
+    make_irregular(folder / name, kind)
+    found = names(folder)
+    with pytest.raises(AutorecallError, match=rf"/run/{name} is {kind}, (which no run makes|not a regular file); "):
+        run("own/bars", config(), data, folder)
+    assert names(folder) == found
+    run("own/bars", config(), data, folder, fresh=True)
+    assert names(folder) == FINISHED
+    if name != "checkpoints":
+        assert elsewhere.read_text() == "precious"
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a symbolic link"])
+def test_a_checkpoint_that_is_no_file_is_put_aside_as_a_damaged_one(
+    data: Dataset, tmp_path: Path, kind: str
+) -> None:
+    folder, watch = tmp_path / "run", Watch()
+    interrupt(config(checkpoint_seconds=0.0), data, folder, 6)
+    newest = folder / "checkpoints" / "step-000000006.safetensors"
+    (tmp_path / "elsewhere").write_bytes(newest.read_bytes())
+    newest.unlink()
+    make_irregular(newest, kind) if kind == "a pipe" else newest.symlink_to(tmp_path / "elsewhere")
+    run("own/bars", config(), data, folder, watch)
+    assert watch.resumptions == [5]
+    assert watch.warnings == [f"the checkpoint {newest} is damaged and was skipped"]
+    assert names(folder) == FINISHED
+    assert (tmp_path / "elsewhere").exists()
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("name", ["history.csv", "config.json", "checkpoints/mymodel.pt", ".notes.tmp"])
 def test_a_folder_with_the_files_of_others_is_refused(data: Dataset, tmp_path: Path, name: str, fresh: bool) -> None:

@@ -24,7 +24,8 @@ from autorecall.data import Dataset, Split, load
 from autorecall.errors import ConfigError, InterruptedRunError, StoppedError
 from autorecall.networks import MLPConfig, ResNet18Config
 from autorecall.presets import PRESETS
-from autorecall.runs.loop import Observer
+from autorecall.runs.loop import Observer, evaluate
+from autorecall.recall.kernels import can_call
 from autorecall.runs.run import run
 from autorecall.storage.formats import FORMAT
 from autorecall.storage.state_file import read_state, write_state
@@ -128,8 +129,8 @@ def test_no_picture_is_drawn_into_a_folder_that_is_anothers(data: Dataset, tmp_p
     folder, watch = tmp_path / "run", Watch()
 
     class Replaced(Watch):
-        def evaluated(self, task: int, accuracies: list[float]) -> None:
-            if task == 2:
+        def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
+            if step == STEPS:
                 shutil.rmtree(folder)
                 run("own/bars", config("arm"), data, folder, watch)
 
@@ -224,13 +225,36 @@ def test_a_run_killed_over_and_over_ends_all_the_same(data: Dataset, tmp_path: P
 def test_a_run_stopped_while_it_is_tested_is_tested_again(
     data: Dataset, tmp_path: Path, whole: dict[str, object]
 ) -> None:
-    for asked, step in ((5, 4), (10, 8)):
-        folder = tmp_path / f"{asked}"  # asked after each of four steps, then after the batch that is tested
-        answers = iter([False] * (asked - 1) + [True])
-        with pytest.raises(InterruptedRunError, match=rf"^interrupted at step {step} of 8; .* to resume from step 4$"):
-            run("own/bars", config("arm"), data, folder, stop=answers.__next__)
-        run("own/bars", config("arm"), data, folder)
+    for asked, step in ((5, 4), (9, 8)):
+        folder = tmp_path / f"{asked}"  # asked after each of four steps but the last, and after the batch that is tested
+        answers, watch, again = iter([False] * (asked - 1) + [True]), Watch(), Watch()
+        with pytest.raises(InterruptedRunError, match=rf"^interrupted at step {step} of 8; .* resume from step {step}$"):
+            run("own/bars", config("arm"), data, folder, watch, stop=answers.__next__)
+        run("own/bars", config("arm"), data, folder, again)
         assert contents(folder) == whole
+        assert again.first == (0 if step == STEPS else step + 1)  # no step is learned twice
+        assert (len(watch.pictures), len(again.pictures)) == ((1, 0) if step == STEPS else (0, 1))
+
+
+@pytest.mark.parametrize("task", [1, 2])
+def test_a_run_killed_while_it_is_tested_goes_on_with_the_test(
+    data: Dataset, tmp_path: Path, whole: dict[str, object], monkeypatch: pytest.MonkeyPatch, task: int
+) -> None:
+    """However long ago the last checkpoint was due: the steps of the task are saved before they are tested."""
+    tests = iter(range(1, 10))
+
+    def killed(*arguments: object) -> list[float]:
+        if next(tests) == task:
+            raise Killed
+        return evaluate(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr("autorecall.runs.loop.evaluate", killed)
+        run("own/bars", config("arm"), data, tmp_path)
+    watch = Watch()
+    run("own/bars", config("arm"), data, tmp_path, watch)
+    assert watch.resumptions == [4 * task]
+    assert contents(tmp_path) == whole
 
 
 def test_a_run_without_a_folder_can_be_stopped_too(data: Dataset) -> None:
@@ -283,19 +307,69 @@ def test_every_row_on_the_digits_goes_on_bit_for_bit(digits: Dataset, tmp_path: 
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "grown"])
-def test_history_and_config_are_restored_from_the_checkpoint(
-    data: Dataset, tmp_path: Path, whole: dict[str, object], damage: str
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "gone": lambda _: None,
+    "cut": lambda content: content[:100],
+    "grown": lambda content: content * 2,
+    "changed": lambda content: content[:200] + b"?" + content[201:],
+}
+
+
+def damage(path: Path, how: str) -> None:
+    content = DAMAGES[how](path.read_bytes())
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("place", [".", "checkpoints"])
+def test_history_and_config_are_restored(
+    data: Dataset, tmp_path: Path, whole: dict[str, object], place: str, how: str
 ) -> None:
     interrupt(config("arm"), data, tmp_path, 7)
-    path = tmp_path / "history.csv"
-    if damage == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:100] if damage == "cut" else path.read_bytes() * 2)
+    damage(tmp_path / place / "history.csv", how)
     (tmp_path / "config.json").unlink()
-    run("own/bars", config("arm"), data, tmp_path)
+    watch = Watch()
+    run("own/bars", config("arm"), data, tmp_path, watch)
     assert contents(tmp_path) == whole
+    restored = [f"{tmp_path / 'history.csv'} was changed or removed, and was restored from a copy"]
+    assert watch.warnings == (restored if place == "." and how != "grown" else [])
+
+
+@pytest.mark.parametrize("how", ["gone", "cut", "changed"])
+def test_without_its_earlier_rows_a_run_goes_on_all_the_same(
+    data: Dataset, tmp_path: Path, whole: dict[str, object], how: str
+) -> None:
+    interrupt(config("arm"), data, tmp_path, 3)
+    for path in (tmp_path / "history.csv", tmp_path / "checkpoints" / "history.csv"):
+        damage(path, how)
+    found = contents(tmp_path).get("history.csv")
+    watch = Watch(killed_after=6)
+    with pytest.raises(Killed):
+        run("own/bars", config("arm"), data, tmp_path, watch)
+    run("own/bars", config("arm"), data, tmp_path)
+    aside = "" if how == "gone" else "; it is history.csv.damaged-1 now"
+    begin = "was changed or removed, so its rows begin where the run resumes"
+    assert watch.warnings == [f"{tmp_path / 'history.csv'} {begin}{aside}"]
+    left = contents(tmp_path)
+    assert left.pop("history.csv.damaged-1", None) == (None if how == "gone" else found)
+    lines = str(whole["history.csv"], "utf-8").splitlines(keepends=True)  # type: ignore[call-overload]
+    assert left == whole | {"history.csv": "".join(lines[:1] + lines[4:]).encode()}
+
+
+def test_a_history_that_something_else_changed_is_said_at_the_end(data: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+
+    class Meddling(Watch):
+        def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
+            if step == 3:
+                path.write_text("")
+
+    watch = Meddling()
+    run("own/bars", config(), data, tmp_path, watch)
+    changed = "was changed by something else during the run, so not all of its rows are the run's"
+    assert watch.warnings == [f"{path} {changed}"]
 
 
 # How long it took, and with which versions
@@ -312,7 +386,7 @@ def test_seconds_are_those_of_all_parts(data: Dataset, tmp_path: Path, monkeypat
 def test_another_version_is_said_and_noted(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.metadata.version
     began = f"{tmp_path} was started with torch"
-    differ = "its numbers may differ in the last digits from those of one version"
+    differ = "its numbers may differ in the last digits from those of one kind"
     for step, now, said in [
         (2, "1.0", []),
         (4, "1.0", []),
@@ -326,6 +400,28 @@ def test_another_version_is_said_and_noted(data: Dataset, tmp_path: Path, monkey
         assert watch.warnings == said
     versions = json.loads((tmp_path / "result.json").read_text())["versions"]
     assert (versions["torch"], versions["numpy"]) == ("1.0, then 1.1, then 1.2", real("numpy"))
+
+
+def test_another_kind_of_processor_and_kernels_are_said_and_noted(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    interrupt(config("arm"), data, tmp_path, 5)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    kernels = kernels_here()
+    request.getfixturevalue("without_kernels")
+    watch = Watch()
+    machine = run("own/bars", config("arm"), data, tmp_path, watch).machine
+    assert machine["instructions"] == "AVX512, then AVX2"
+    assert machine["kernels"] == ("compiled, then torch" if kernels == "compiled" else "torch")
+    assert [sentence.split(" was started with ")[1].split(";")[0] for sentence in watch.warnings] == [
+        "instructions AVX512 and resumes with AVX2",
+        *(["kernels compiled and resumes with torch"] if kernels == "compiled" else []),
+    ]
+
+
+def kernels_here() -> str:
+    return "compiled" if can_call(torch.empty(0)) else "torch"
 
 
 # When a checkpoint is written
@@ -361,7 +457,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_last_checkpoint_is_used(
             run("own/bars", config("arm", checkpoint_seconds=0.0), data, folder, trouble, fresh)
     again = "run the same command without --fresh" if fresh else "run again"
     assert str(caught.value) == (
-        f"cannot write {folder / 'checkpoints' / 'step-000000006.safetensors'}: No space left on device; check the "
+        f"cannot write {folder / 'history.csv'}: No space left on device; check the "
         f"folder and the free space, then {again} to resume from step 5"
     )
     assert not list(folder.rglob("*.tmp"))
@@ -378,7 +474,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_no_half_result(
             if task == 2:
                 monkeypatch.setattr(os, "fsync", full_disk)
 
-    with pytest.raises(StoppedError, match=r"^cannot write .*: No space left on device.*to resume from step 4$"):
+    with pytest.raises(StoppedError, match=r"^cannot write .*: No space left on device.*to resume from step 8$"):
         run("own/bars", config(), data, tmp_path, FullAtTheEnd())
     assert names(tmp_path) == {"config.json", "history.csv", "checkpoints"}
     assert len(history(tmp_path)) == STEPS
@@ -426,13 +522,22 @@ def changed_run(**values: object) -> Callable[[dict[str, object]], object]:
     return lambda state: state.update(run=dict(state["run"], **values))  # type: ignore[call-overload]
 
 
+def changed_history(**values: object) -> Callable[[dict[str, object]], object]:
+    return lambda state: state.update(values)
+
+
 WRONG: dict[str, Callable[[dict[str, object]], object]] = {
     "a saved learner": lambda state: state.pop("run"),
     "no learner": lambda state: state.update(learner={}),
     "no network": lambda state: state.update(learner=dict(state["learner"], network={})),  # type: ignore[call-overload]
     "no random state": lambda state: state.update(random={"cpu": torch.zeros(3)}),
-    "no text": lambda state: state.update(history=torch.tensor([255, 254], dtype=torch.uint8)),
-    "fewer rows": lambda state: state.update(history=torch.tensor(list(b"step\n1\n"), dtype=torch.uint8)),
+    "no history": lambda state: state.pop("history"),
+    "a history of tensors": lambda state: state.update(history=torch.tensor([255, 254], dtype=torch.uint8)),
+    "a text that is none": changed_history(format=2, history=torch.tensor([255, 254], dtype=torch.uint8)),
+    "a text of fewer rows": changed_history(format=2, history=torch.tensor(list(b"step\n1\n"), dtype=torch.uint8)),
+    "a text without rows": changed_history(format=2, history=torch.tensor(list(b"step\n"), dtype=torch.uint8)),
+    "fewer rows": lambda state: state["history"].update(step=6),  # type: ignore[attr-defined]
+    "a negative length": lambda state: state["history"].update(size=-1),  # type: ignore[attr-defined]
     "all steps": changed_run(steps=8),
     "more steps": changed_run(steps=10**6),
     "fewer steps": changed_run(steps=5),
@@ -441,6 +546,11 @@ WRONG: dict[str, Callable[[dict[str, object]], object]] = {
     "no tests": changed_run(matrix=[]),
     "more tests": changed_run(matrix=[[1.0, 2.0]] * 2),
     "narrow tests": changed_run(matrix=[[1.0]]),
+    "an accuracy that is none": changed_run(matrix=[[1.0, math.nan]]),
+    "an accuracy of more than all": changed_run(matrix=[[1.0, 101.0]]),
+    "a negative accuracy": changed_run(matrix=[[1.0, -1.0]]),
+    "endless seconds": changed_run(seconds={"train": math.inf, "evaluate": 1.0}),
+    "negative seconds": changed_run(seconds={"train": 1.0, "evaluate": -1.0}),
     "a setting of tomorrow": changed_run(config={"tomorrow": 1}),
     "the format of tomorrow": lambda state: state.update(format=FORMAT + 1),
 }

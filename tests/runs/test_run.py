@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -350,12 +351,20 @@ def test_a_disk_that_is_full_from_the_start_is_refused(
     assert names(tmp_path) == set()
 
 
-@pytest.mark.parametrize("trouble", ["full", "folder"])
-def test_a_history_that_cannot_be_written_is_one_sentence(data: Dataset, tmp_path: Path, trouble: str) -> None:
-    (tmp_path / ".lock").touch()  # of an earlier process: the folder is a run's
-    if trouble == "full":
-        (tmp_path / "history.csv").symlink_to("/dev/full")
-    else:
-        (tmp_path / "history.csv").mkdir()
-    with pytest.raises(StoppedError, match=r"^cannot write .*history\.csv: .*, then run again to start over$"):
-        run("own/bars", config(), data, tmp_path)
+@pytest.mark.parametrize("place", [0, 20])
+def test_a_history_that_cannot_be_written_is_one_sentence(data: Dataset, tmp_path: Path, place: int) -> None:
+    """The system refuses to write more to any file, as on a full disk: nothing at all, or after the first rows."""
+
+    class Full(Observer):
+        def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
+            limit = (tmp_path / "history.csv").stat().st_size + place
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, found[1]))
+
+    found = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(StoppedError, match=r"^cannot write .*history\.csv: .*, then run again to start over$"):
+            run("own/bars", config(), data, tmp_path, Full())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, found)
+    run("own/bars", config(), data, tmp_path)
+    assert [row["step"] for row in history(tmp_path)] == [str(step + 1) for step in range(STEPS)]

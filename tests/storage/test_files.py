@@ -6,13 +6,25 @@ import errno
 import json
 import math
 import os
+import resource
+import socket
 import stat
 from pathlib import Path
 
 import pytest
 
 from autorecall.errors import AutorecallError, DataError
-from autorecall.storage.files import LARGEST_JSON, make_folder, move_aside, read_json, write_json, write_text
+from autorecall.storage.files import (
+    LARGEST_JSON,
+    append_to,
+    make_folder,
+    move_aside,
+    put_aside,
+    read_json,
+    write_json,
+    write_text,
+)
+from autorecall.storage.state_file import read_state
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 DENIED = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -56,7 +68,7 @@ def test_json_is_readable_text_that_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("old", [None, "old"], ids=["new file", "old file"])
 @pytest.mark.parametrize("error", [FULL, DENIED], ids=["disk full", "denied"])
-@pytest.mark.parametrize("place", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.open"])
+@pytest.mark.parametrize("place", ["os.fsync", "pathlib.Path.replace", "os.open"])
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: OSError, old: str | None
 ) -> None:
@@ -72,13 +84,27 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     assert old is None or path.read_text() == old
 
 
-def test_a_full_disk_is_noticed_while_writing(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("this system has no /dev/full")
-    (tmp_path / f".file.txt.{os.getpid()}.tmp").symlink_to("/dev/full")
-    with pytest.raises(AutorecallError, match="No space left on device; check the folder and the free space"):
-        write_text(tmp_path / "file.txt", "new")
+def test_a_file_that_must_not_grow_is_noticed_while_writing(tmp_path: Path) -> None:
+    """As on a full disk, for real: the system refuses to write more than ten bytes."""
+    found = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, found[1]))
+    try:
+        with pytest.raises(AutorecallError, match="File too large; check the folder and the free space"):
+            write_text(tmp_path / "file.txt", "more than ten bytes")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, found)
     assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("left", ["file", "link"])
+def test_what_an_earlier_process_of_this_number_left_is_removed_and_not_written_to(tmp_path: Path, left: str) -> None:
+    (tmp_path / "precious").write_text("old")
+    aside = tmp_path / f".file.txt.{os.getpid()}.tmp"
+    aside.write_text("half") if left == "file" else aside.symlink_to(tmp_path / "precious")
+    write_text(tmp_path / "file.txt", "new")
+    assert names(tmp_path) == {"file.txt", "precious"}
+    assert (tmp_path / "precious").read_text() == "old"
+    assert (tmp_path / "file.txt").read_text() == "new"
 
 
 def test_a_file_is_on_the_disk_before_its_name_is_and_then_its_name(
@@ -167,15 +193,101 @@ def test_a_file_of_the_largest_size_is_still_read(tmp_path: Path, monkeypatch: p
     assert read_json(path) == {"a": 1}
 
 
-@pytest.mark.parametrize("make", [None, "folder"])
-def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path, make: str | None) -> None:
+def make_irregular(path: Path, kind: str) -> None:
+    """Something under a name where a file belongs; nobody writes to the pipe."""
+    match kind:
+        case "a folder":
+            path.mkdir()
+        case "a pipe":
+            os.mkfifo(path)
+        case "a socket":
+            with socket.socket(socket.AF_UNIX) as listening:
+                listening.bind(os.path.relpath(path))  # of few characters, as the system wants it
+        case "a device":
+            try:
+                os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # endless zeros
+            except PermissionError:
+                pytest.skip("only root makes devices")
+        case "a symbolic link":
+            path.with_name("elsewhere").write_text("{}")
+            path.symlink_to(path.with_name("elsewhere"))
+
+
+IRREGULAR = ["a folder", "a pipe", "a socket", "a device", "a symbolic link"]
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "file.json"
-    if make:
-        path.mkdir()
-    with pytest.raises(DataError) as caught:
+    make_irregular(path, kind)
+    for read in (read_json, read_state):
+        with pytest.raises(DataError) as caught:
+            read(path)
+        assert str(caught.value) == f"{path} is {kind}, not a regular file; check the path"
+
+
+def test_a_link_is_followed_where_that_is_asked_for_but_not_to_a_pipe(tmp_path: Path) -> None:
+    make_irregular(tmp_path / "link", "a symbolic link")
+    assert read_json(tmp_path / "link", links=True) == {}
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to a pipe").symlink_to(tmp_path / "pipe")
+    with pytest.raises(DataError, match="is a pipe, not a regular file"):
+        read_json(tmp_path / "to a pipe", links=True)
+
+
+def test_a_name_that_becomes_a_pipe_while_it_is_looked_at_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = tmp_path / "file.json", os.lstat
+    path.write_text("{}")
+
+    def replaced(seen: Path) -> os.stat_result:
+        found = real(seen)
+        path.unlink()
+        os.mkfifo(path)
+        return found
+
+    monkeypatch.setattr(os, "lstat", replaced)
+    with pytest.raises(DataError, match="is a pipe, not a regular file"):
         read_json(path)
-    assert str(caught.value).startswith(f"cannot read {path}: ")
-    assert str(caught.value).endswith("; check the path")
+
+
+@pytest.mark.parametrize("name", ["gone.json", "a" * 300, "null\0"])
+def test_a_path_that_leads_nowhere_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=r"(^cannot read .*; check the path|has a null character.*; give another)$"):
+        read_json(tmp_path / name)
+
+
+# Appending
+
+
+def test_a_file_is_cut_and_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for size, text, expected in ((0, b"abc", b"abc"), (2, b"xy", b"abxy"), (4, b"", b"abxy"), (0, b"z", b"z")):
+        with append_to(path, size) as file:
+            file.write(text)
+        assert path.read_bytes() == expected
+
+
+@pytest.mark.parametrize("kind", IRREGULAR[1:])
+def test_only_a_regular_file_is_appended_to(tmp_path: Path, kind: str) -> None:
+    make_irregular(tmp_path / "file", kind)
+    with pytest.raises((DataError, OSError)):
+        append_to(tmp_path / "file", 0)
+    if kind == "a symbolic link":
+        assert (tmp_path / "elsewhere").read_text() == "{}"
+
+
+def test_damaged_files_are_put_aside_one_after_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for number in (1, 2):
+        path.write_text(str(number))
+        assert put_aside(path) == f"; it is file.damaged-{number} now"
+    assert put_aside(path) == ""
+    assert {name: (tmp_path / name).read_text() for name in names(tmp_path)} == {
+        "file.damaged-1": "1",
+        "file.damaged-2": "2",
+    }
 
 
 # Folders
@@ -222,7 +334,7 @@ def test_a_folder_that_cannot_be_synced_is_written_to_all_the_same(
     real = getattr(os, place)
 
     def refusing(what: Path | int, *rest: int) -> object:
-        if stat.S_ISDIR((os.fstat(what) if isinstance(what, int) else what.stat()).st_mode):
+        if os.path.isdir(what):
             raise OSError(code, os.strerror(code))
         return real(what, *rest)
 

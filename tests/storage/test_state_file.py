@@ -295,7 +295,7 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch
 
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for name, sentence in (("pipe", "is no file"), (".", "is no file"), ("gone", "cannot read .*: No such file")):
+    for name, sentence in (("pipe", "is a pipe"), (".", "is a folder"), ("gone", "cannot read .*: No such file")):
         with pytest.raises(DataError, match=sentence):
             read_state(tmp_path / name)
 

@@ -16,7 +16,8 @@ KEPT = 2
 FOLDER = "checkpoints"
 WHOLE = re.compile(r"step-\d+\.safetensors")
 DAMAGED = re.compile(r"step-\d+\.damaged")
-LEFT = re.compile(r"\.step-\d+\.safetensors\.\d+\.tmp")  # by a process killed while writing
+COPY = re.compile(r"history\.csv")  # of the run's
+LEFT = re.compile(r"\.(step-\d+\.safetensors|history\.csv)\.\d+\.tmp")  # by a process killed while writing
 
 
 class Checkpoints:
@@ -25,12 +26,16 @@ class Checkpoints:
     def __init__(self, run_folder: Path) -> None:
         self.folder = run_folder / FOLDER
 
-    def write(self, step: int, state: State) -> None:
-        """Add a checkpoint, and remove all but the last two."""
+    def make_folder(self) -> None:
+        """Make the folder, if there is none."""
         with _disk(self.folder):
             if not self.folder.exists():
                 self.folder.mkdir()  # without parents: a lost run folder is not recreated
                 sync_folder(self.folder.parent)
+
+    def write(self, step: int, state: State) -> None:
+        """Add a checkpoint, and remove all but the last two."""
+        self.make_folder()
         write_state(self.folder / f"step-{step:09}.safetensors", state)
         with _disk(self.folder):
             for old in self._files(WHOLE)[:-KEPT]:
@@ -71,7 +76,7 @@ class Checkpoints:
     def remove(self) -> None:
         """Remove them all, and nothing else; a finished run has no use for them."""
         with suppress(OSError, UnreadableError):  # other files may be there, too
-            self._unlink(WHOLE, DAMAGED, LEFT)
+            self._unlink(WHOLE, DAMAGED, COPY, LEFT)
             self.folder.rmdir()
 
     def remove_leftovers(self) -> None:

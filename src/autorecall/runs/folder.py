@@ -5,7 +5,9 @@ A folder belongs to one preset, one config, one dataset and one number of thread
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,11 +16,14 @@ from pathlib import Path
 
 from ..config import RunConfig
 from ..errors import AutorecallError, ConfigError, DataError, StoppedError
-from ..storage.files import read_json, write_json
+from ..storage.files import kind_of, read_json, write_bytes, write_json
 from ..storage.formats import stamped, unstamped, upgraded_run
 from ..storage.schema import decode, differences, to_json
-from ..storage.state import State, mapping
+from ..storage.state import State, mapping, tensor
+from .checkpoints import FOLDER as CHECKPOINTS
 from .checkpoints import Checkpoints
+from .history import NAME as HISTORY
+from .history import Extent, History
 from .lock import NAME as LOCK_NAME
 from .lock import Lock, locked
 from .result import Diverged, Result, Seconds, as_json, read_result, read_stopped
@@ -38,9 +43,23 @@ class RunStatus:
     threads: int
     """Those used: if unset in the config, the machine's."""
     versions: dict[str, str]
+    machine: dict[str, str] = field(default_factory=dict)
+    """What else the last digits depend on, such as the processor."""
     steps: int = 0
     matrix: list[list[float]] = field(default_factory=list)
     seconds: Seconds = field(default_factory=Seconds)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that belongs to this run."""
+
+    path: Path
+    status: RunStatus
+    history: Extent
+    rows: bytes | None
+    """The history itself, which checkpoints held up to format 2."""
+    state: State
 
 
 class RunFolder:
@@ -49,8 +68,10 @@ class RunFolder:
     def __init__(self, path: Path, lock: Lock) -> None:
         self.path, self.lock = path, lock
         self.checkpoints = Checkpoints(path)
-        self.saved = 0  # the step of the last checkpoint
+        self.saved_step = 0  # of the last checkpoint
+        self._saved_tests = 0
         self._saved_at = time.monotonic()
+        self._histories = path / HISTORY, self.checkpoints.folder / HISTORY
 
     def finished(self, status: RunStatus) -> Result | None:
         """The result, if the run has already finished here."""
@@ -59,17 +80,20 @@ class RunFolder:
             self.checkpoints.remove()  # left by a process killed right after writing the result
         return found
 
-    def newest(self, status: RunStatus, told: Callable[[str], None]) -> tuple[Path, RunStatus, State] | None:
+    def newest(self, status: RunStatus, told: Callable[[str], None]) -> Saved | None:
         """How far the run got here, and the state to resume from; None if there is nothing to resume."""
         found = self.checkpoints.read(told)
         if found is None:
             return None
-        path, saved = found
+        path, stored = found
         with fitting(path):
-            number, state = unstamped(saved)
+            number, state = unstamped(stored)
             run = mapping(state["run"])
             then = decode(RunStatus, {**run, "config": upgraded_run(mapping(run["config"]), number)}, "checkpoint")
             assert isinstance(then, RunStatus)
+            rows = tensor(state["history"]).numpy().tobytes() if number < 3 else None
+            history = Extent.of(rows) if rows is not None else decode(Extent, state["history"], "history")
+            assert isinstance(history, Extent)
         # If unset, threads are the machine's: what counts is the number used.
         _refuse_changes(
             self.path,
@@ -79,8 +103,19 @@ class RunFolder:
         )
         _refuse_other(self.path, "an unfinished", "preset", status.preset, then.preset)
         _refuse_other(self.path, "an unfinished", "data", status.data, then.data)
-        self.saved = then.steps
-        return path, then, state
+        self.saved_step, self._saved_tests = then.steps, len(then.matrix)
+        return Saved(path, then, history, rows, state)
+
+    def new_history(self) -> History:
+        """A history without rows."""
+        return History(*self._histories)
+
+    def resumed_history(self, saved: Saved, told: Callable[[str], None]) -> History:
+        """The history as it was at a checkpoint."""
+        if saved.rows is not None:
+            for path in self._histories:
+                write_bytes(path, saved.rows)
+        return History.resumed(*self._histories, saved.history, told)
 
     def begin(self, status: RunStatus) -> None:
         """Start over in a folder that holds nothing to resume from."""
@@ -99,11 +134,14 @@ class RunFolder:
         """Whether the last checkpoint is at least this old."""
         return time.monotonic() - self._saved_at >= seconds
 
-    def save(self, status: RunStatus, state: State) -> None:
-        """Write a checkpoint."""
+    def save(self, status: RunStatus, history: History, state: State) -> None:
+        """Write a checkpoint, unless the last one says the same."""
+        if (status.steps, len(status.matrix)) == (self.saved_step, self._saved_tests):
+            return
         self.lock.check()
-        self.checkpoints.write(status.steps, checkpoint(status, state))
-        self.saved, self._saved_at = status.steps, time.monotonic()
+        self.checkpoints.make_folder()
+        self.checkpoints.write(status.steps, checkpoint(status, history.saved(), state))
+        self.saved_step, self._saved_tests, self._saved_at = status.steps, len(status.matrix), time.monotonic()
 
     def end(self, found: Result | Diverged) -> None:
         """Write the last file of a run, which then needs no checkpoints."""
@@ -115,9 +153,9 @@ class RunFolder:
         write_json(self.path / name, values)
 
 
-def checkpoint(status: RunStatus, state: State) -> State:
+def checkpoint(status: RunStatus, history: Extent, state: State) -> State:
     """What a checkpoint holds."""
-    return stamped({"run": to_json(status), **state})
+    return stamped({"run": to_json(status), "history": to_json(history), **state})
 
 
 @contextmanager
@@ -125,6 +163,7 @@ def held(path: Path, fresh: bool = False, told: Callable[[str], None] = lambda _
     """Hold the folder for this process alone, or raise the reason why not; `fresh` first moves its content aside."""
     _refuse_foreign(path)
     with locked(path, fresh, told) as lock:
+        _refuse_irregular(path)
         _remove_leftovers(path)
         yield RunFolder(path, lock)
 
@@ -146,9 +185,9 @@ def earlier_result(
 # What a folder holds
 
 
-def read_config(path: Path) -> tuple[str, RunConfig]:
-    """The preset and the config in a config.json of any format."""
-    number, values = unstamped(read_json(path))
+def read_config(path: Path, links: bool = False) -> tuple[str, RunConfig]:
+    """The preset and the config in a config.json of any format; `links` are followed."""
+    number, values = unstamped(read_json(path, links))
     preset = values.pop("preset", None)
     if not isinstance(preset, str):
         raise DataError(f"its preset is {preset!r:.80}; expected a name such as mnist/arm")
@@ -162,7 +201,7 @@ def is_ours(path: Path) -> bool:
     try:
         return not {"preset", "seed", "dataset"}.isdisjoint(read_json(path))
     except DataError:
-        return path.exists()
+        return os.path.lexists(path)
 
 
 def _finished(
@@ -197,6 +236,18 @@ def _refuse_foreign(path: Path) -> None:
     ours = LOCK_NAME in found or any(is_ours(path / name) for name in FILES) or Checkpoints(path).any()
     if found and not ours:
         raise ConfigError(f"{path} holds other files and no run of autorecall; choose a new or an empty folder")
+
+
+def _refuse_irregular(path: Path) -> None:
+    """A link could lead out of the folder and a pipe nowhere: a run writes to neither."""
+    for name in (*FILES, HISTORY, CHECKPOINTS):
+        with suppress(FileNotFoundError):
+            found = (path / name).lstat()
+            expected = stat.S_ISDIR if name == CHECKPOINTS else stat.S_ISREG
+            if not expected(found.st_mode):
+                raise DataError(
+                    f"{path / name} is {kind_of(found)}, which no run makes; remove it, or choose another --out"
+                )
 
 
 def _tidy(path: Path) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
-import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import accumulate, islice
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..data import Split
@@ -21,11 +20,11 @@ from ..errors import DivergedError, InterruptedRunError, StoppedError, WriteErro
 from ..learners.base import Learner
 from ..metrics import average_accuracy, forgetting, task_accuracy
 from ..recall.batch import Recalled
-from ..storage.state import State, mapping, tensor
+from ..storage.state import State, mapping
 from ..stream import Stream, Task, as_batch
 from ..torch_state import limited_threads, random_state, set_random_state
 from .folder import RunFolder, RunStatus, fitting
-from .history import History
+from .history import Extent, History
 from .result import Diverged, MemoryCount, Result, Seconds
 
 EVALUATION_BATCH = 50  # few enough for their feature maps to stay in cache
@@ -93,8 +92,7 @@ class RunLoop:
                 except DivergedError as error:
                     raise self._diverged(error, number) from error
         result = self._result()
-        self.history.sync()
-        self._show_last()
+        self.history.finish(self.observer.warned)
         if self.folder is not None:
             self.folder.end(result)
         return result
@@ -103,18 +101,23 @@ class RunLoop:
         done = self.status.steps - sum(self.stream.task_lengths[: number - 1])
         if done == 0 and self.learner.waits_for_boundaries:
             self.learner.boundary()
-        for x, y in islice(task, done, None):
+        for x, y in task.after(done):
             self.status.steps += 1
             with _watch(self.status.seconds, "train"):
                 numbers = self._observe(x, y)
             self.history.add({"step": self.status.steps, "task": number} | numbers)
             self.observer.step(self.status.steps, self.total, number, numbers)
-            self._pause()
+            if self.status.steps < self.total:
+                self._pause()
+            else:
+                self._show_last()  # before the step is saved, after which it is not learned again
+        self._save()  # a test may take long
         with _watch(self.status.seconds, "evaluate"), limited_threads(self.status.threads):
             over_images = self.status.config.stream.stationary
             row = evaluate(self.learner, self.tested, self.stream.tasks, over_images, self._leave_if_told)
         self.status.matrix.append(row)
-        self._save()  # before the observer is notified, which may fail
+        if self.status.steps < self.total:
+            self._save()  # before the observer is notified, which may fail
         self.observer.evaluated(number, row)
 
     def _observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -146,63 +149,62 @@ class RunLoop:
 
     def _again(self, words: str) -> str:
         """How to resume; the same command with --fresh would start over."""
-        if self.folder is None or not self.folder.saved:
+        if self.folder is None or not self.folder.saved_step:
             return f"{words} to start over"
         if not self.folder.lock.is_held():
             return words  # whether there is anything to resume depends on what became of the folder
-        return (
-            f"{'run the same command without --fresh' if self.fresh else words} to resume from step {self.folder.saved}"
-        )
+        words = "run the same command without --fresh" if self.fresh else words
+        return f"{words} to resume from step {self.folder.saved_step}"
 
     def _save(self) -> None:
-        # Not after the last step, whose recalled images are yet to be shown: a resumed run must do that step.
-        if self.folder is not None and self.status.steps < self.total:
-            state = run_state(self.learner, self.history, self.status.config.device)
-            self.folder.save(self.status, state)
+        if self.folder is not None:
+            self.folder.save(self.status, self.history, run_state(self.learner, self.status.config.device))
 
     def _resume_or_begin(self, folder: RunFolder) -> None:
         """Start where the last checkpoint left off, or at the beginning."""
-        history = folder.path / "history.csv"
         newest = folder.newest(self.status, self.observer.warned)
         if newest is None:
             folder.begin(self.status)
-            self.history = History(history)
+            self.history = folder.new_history()
             return
-        path, then, state = newest
-        with fitting(path):
-            text = tensor(state["history"]).numpy().tobytes().decode()
-            self._check_status(then, History(text=text).rows)
-            self.learner.load_state_dict(mapping(state["learner"]))
-            set_random_state(mapping(state["random"]), self.status.config.device)
-        self._note_versions(folder.path, then.versions)
+        then = newest.status
+        with fitting(newest.path):
+            self._check_status(then, newest.history)
+            self.learner.load_state_dict(mapping(newest.state["learner"]))
+            set_random_state(mapping(newest.state["random"]), self.status.config.device)
+        self._note_changes(folder.path, self.status.versions, then.versions)
+        self._note_changes(folder.path, self.status.machine, then.machine)
         self.status.steps, self.status.matrix, self.status.seconds = then.steps, then.matrix, then.seconds
         folder.write_config(then)
-        self.history = History(history, text)
+        self.history = folder.resumed_history(newest, self.observer.warned)
         self.observer.resumed(then.steps, self.total)
 
-    def _check_status(self, then: RunStatus, rows: int) -> None:
+    def _check_status(self, then: RunStatus, history: Extent) -> None:
         """A valid checksum does not make the numbers valid: what is skipped must have been learned and tested."""
         ends = list(accumulate(self.stream.task_lengths))
         ended = sum(end <= then.steps for end in ends)
         tested = {ended, ended - (then.steps in ends)}  # a checkpoint at the end of a task may precede its test
-        widths = {len(row) for row in then.matrix}
-        if not (0 < then.steps < self.total and rows == then.steps and len(then.matrix) in tested):
+        if not (0 < then.steps <= self.total and history.step == then.steps and history.size > 0 and len(then.matrix) in tested):
             raise ValueError("steps, rows and tests do not add up")
-        if not widths <= {len(ends)}:
-            raise ValueError("a test does not cover every task")
+        if len(then.matrix) == len(ends):
+            raise ValueError("there is nothing left to do")
+        if any(len(row) != len(ends) or not all(0 <= accuracy <= 100 for accuracy in row) for row in then.matrix):
+            raise ValueError("a test is not one accuracy in percent for every task")
+        if not all(math.isfinite(value) and value >= 0 for value in (then.seconds.train, then.seconds.evaluate)):
+            raise ValueError("not a time")
 
-    def _note_versions(self, folder: Path, then: Mapping[str, str]) -> None:
-        """Other versions may round differently: say so, and note it in the result."""
-        for name, now in self.status.versions.items():
+    def _note_changes(self, folder: Path, now: dict[str, str], then: Mapping[str, str]) -> None:
+        """Another version or processor may round differently: say so, and note it in the result."""
+        for name, value in now.items():
             before = then.get(name, "unknown")
-            if before.split(", then ")[-1] != now:
+            if before.split(", then ")[-1] != value:
                 self.observer.warned(
-                    f"{folder} was started with {name} {before} and resumes with {now}; its numbers may differ in the "
-                    "last digits from those of one version"
+                    f"{folder} was started with {name} {before} and resumes with {value}; its numbers may differ in "
+                    "the last digits from those of one kind"
                 )
-                self.status.versions[name] = f"{before}, then {now}"
+                now[name] = f"{before}, then {value}"
             else:
-                self.status.versions[name] = before
+                now[name] = before
 
     def _result(self) -> Result:
         """The numbers of a finished run."""
@@ -220,12 +222,8 @@ class RunLoop:
             steps=status.steps,
             seconds=status.seconds,
             versions=status.versions,
-            machine={
-                "processor": platform.machine(),
-                "cores": str(os.cpu_count()),
-                "device": status.config.device,
-                "threads": str(status.threads),
-            },
+            machine=status.machine
+            | {"cores": str(os.cpu_count()), "device": status.config.device, "threads": str(status.threads)},
             data=status.data,
         )
 
@@ -238,13 +236,9 @@ class RunLoop:
         return StoppedError(f"stopped at step {steps} (task {task}): {error}")
 
 
-def run_state(learner: Learner, history: History, device: str) -> State:
-    """What a run needs to resume bit for bit, besides its status."""
-    return {
-        "learner": learner.state_dict(),
-        "random": random_state(device),
-        "history": torch.frombuffer(bytearray(history.text.encode()), dtype=torch.uint8),
-    }
+def run_state(learner: Learner, device: str) -> State:
+    """What a run needs to resume bit for bit, besides its status and history."""
+    return {"learner": learner.state_dict(), "random": random_state(device)}
 
 
 def evaluate(

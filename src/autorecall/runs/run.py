@@ -15,6 +15,7 @@ from ..config import ARRAYS, RunConfig
 from ..data import Dataset, Split
 from ..errors import ConfigError
 from ..learners.base import Learner
+from ..recall.kernels import can_call
 from ..stream import Stream
 from ..torch_state import cores, limited_threads, own_random_state
 from .folder import RunStatus, held
@@ -52,7 +53,7 @@ def run(
         tested = getattr(dataset, config.split)
         _check_tested(tested, stream, config.split)
         _check_batches(learner, stream)
-        status = RunStatus(preset, config, dataset.fingerprint(), threads, _versions())
+        status = RunStatus(preset, config, dataset.fingerprint(), threads, _versions(), _machine(config.device))
         loop = RunLoop(status, stream, learner, tested, observer, stop, fresh)
         if folder is None:
             return loop.finish()
@@ -80,6 +81,15 @@ def device(name: str) -> torch.device:
 
 def _versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in VERSIONS}
+
+
+def _machine(device: str) -> dict[str, str]:
+    """What the last digits depend on besides versions and threads: the same sums are added in another order."""
+    return {
+        "processor": platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "kernels": "compiled" if can_call(torch.empty(0, device=device)) else "torch",
+    }
 
 
 def _check_tested(split: Split, stream: Stream, name: str) -> None:

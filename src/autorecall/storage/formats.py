@@ -4,7 +4,8 @@ config.json, result.json, stopped.json, checkpoints and saved learners carry a n
 raise FORMAT and add a step here: older files are upgraded as they are read.
 
 1 (no number): settings included how a step is executed; `images`, `steps` and `divergence` meant several things.
-2: the current one.
+2: a checkpoint held the whole history.
+3: the current one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 
 from ..errors import DataError
 
-FORMAT = 2
+FORMAT = 3
 
 _HOW = ("copies", "engine", "side_by_side")  # in format 1: how a step was executed, not a setting
 _RECALL = {"images": "recalled_images", "steps": "ascent_steps"}

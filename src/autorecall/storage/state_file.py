@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import stat
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,8 +18,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ..errors import DataError, InputError, UnreadableError
-from .files import write_bytes
+from ..errors import DataError, InputError
+from .files import regular_file, write_bytes
 from .state import State, mapping
 
 CONTAINER = "autorecall state 1"
@@ -38,10 +38,10 @@ def write_state(path: Path, state: State) -> None:
     write_bytes(path, content)
 
 
-def read_state(path: Path) -> State:
-    """The state that `write_state` wrote; any other file, or a damaged one, is a DataError."""
+def read_state(path: Path, links: bool = False) -> State:
+    """The state that `write_state` wrote; any other file, or a damaged one, is a DataError. `links` are followed."""
     try:
-        content, metadata = _read_checked(path)
+        content, metadata = _read_checked(path, links)
         tensors = safetensors.torch.load(content)  # checks every length and offset against the file
         if metadata["sha256"] != _checksum(metadata["state"], tensors):
             raise ValueError("checksum")
@@ -49,8 +49,6 @@ def read_state(path: Path) -> State:
         if tensors:
             raise ValueError("an unused tensor")
         return state
-    except OSError as error:
-        raise UnreadableError(f"cannot read {path}: {error.strerror}; check the path") from error
     except (
         SafetensorError,
         LookupError,
@@ -66,25 +64,23 @@ def read_state(path: Path) -> State:
         raise DataError(f"{path} is damaged, or was not saved by autorecall; use another") from error
 
 
-def _read_checked(path: Path) -> tuple[bytes, dict[str, str]]:
+def _read_checked(path: Path, links: bool) -> tuple[bytes, dict[str, str]]:
     """A file and its metadata; the bulk is read only once the header has shown that it is ours."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):  # a pipe would block
-        raise DataError(f"{path} is no file; check the path")
-    if found.st_size > LARGEST:
-        raise DataError(f"{path} is larger than {LARGEST // 2**30} GiB; that is not a file of autorecall")
-    with path.open("rb") as file:
+    with regular_file(path, links) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST:
+            raise DataError(f"{path} is larger than {LARGEST // 2**30} GiB; that is not a file of autorecall")
         length = int.from_bytes(file.read(8), "little")
-        if not 0 < length <= min(LARGEST_HEADER, found.st_size - 8):
+        if not 0 < length <= min(LARGEST_HEADER, size - 8):
             raise ValueError("the length of the header")
         header = json.loads(file.read(length))
         metadata = header.pop("__metadata__")
         if metadata["format"] != CONTAINER:
             raise ValueError("format")
-        if 8 + length + max((int(entry["data_offsets"][1]) for entry in header.values()), default=0) != found.st_size:
+        if 8 + length + max((int(entry["data_offsets"][1]) for entry in header.values()), default=0) != size:
             raise ValueError("the length of the file")
         file.seek(0)
-        return file.read(), metadata
+        return file.read(size), metadata
 
 
 def _encoded(value: object, name: str, tensors: dict[str, Tensor]) -> object:
