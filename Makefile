@@ -4,6 +4,7 @@
 # been run, and go on where they were stopped.
 # `make torture MINUTES=5` kills runs and damages what they saved, as often as it can in that time, and fails if one of
 # them ends otherwise than undisturbed.
+# `make fuzz MINUTES=5` draws examples for the fuzz tests in that time, other ones every time.
 # All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
 
 PYTHON ?= python3.11
@@ -15,7 +16,7 @@ MINUTES ?= 5
 # The sizes of MNIST's classes less the validation images: the published streams of ARM are cut from all of it.
 POOL := 5627 6405 5660 5824 5550 5150 5622 5952 5558 5652
 
-.PHONY: demo test torture results tenth validation clean
+.PHONY: demo test torture fuzz results tenth validation clean
 
 demo: $(VENV)/.installed
 	$(BIN)/autorecall run
@@ -28,6 +29,9 @@ test: $(VENV)/.installed-dev
 
 torture: $(VENV)/.installed
 	$(BIN)/python scripts/torture.py --minutes $(MINUTES)
+
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python scripts/fuzzing.py --minutes $(MINUTES)
 
 # The four rows that came first were run with all threads, the others with one: that is part of what a run belongs to.
 results: $(VENV)/.installed

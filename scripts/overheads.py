@@ -23,7 +23,7 @@ from autorecall.presets import PRESETS
 from autorecall.recall.ascent import ascend
 from autorecall.runs.checkpoints import Checkpoints
 from autorecall.runs.folder import RunStatus, checkpoint
-from autorecall.runs.history import History
+from autorecall.runs.history import NAME, History
 from autorecall.runs.loop import run_state
 from autorecall.torch_state import cores, limited_threads
 
@@ -40,15 +40,16 @@ def checkpoint_cost(dataset: str) -> str:
     for _ in range(WARM_UP):
         numbers = observe()
     learning = steps * statistics.median(seconds_of(observe) for _ in range(REPEATS))
-    history = History()
-    for step in range(steps):
-        history.add({"step": step, "task": tasks} | numbers)
-    status = RunStatus(f"{dataset}/arm", config, "0" * 64, cores(), {}, steps, [[0.0] * tasks] * tasks)
+    status = RunStatus(f"{dataset}/arm", config, "0" * 64, cores(), {}, {}, steps, [[0.0] * tasks] * tasks)
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".overheads-") as folder:
         checkpoints = Checkpoints(Path(folder))
+        checkpoints.make_folder()
+        history = History(Path(folder) / NAME, checkpoints.folder / NAME)
 
         def save(turn: int) -> None:
-            checkpoints.write(turn, checkpoint(status, run_state(learner, history, "cpu")))
+            for step in range(steps // 100):  # since the last checkpoint
+                history.add({"step": step, "task": tasks} | numbers)
+            checkpoints.write(turn, checkpoint(status, history.saved(), run_state(learner, "cpu")))
 
         save(0)
         cost = Timing.of([seconds_of(partial(save, turn)) for turn in range(1, REPEATS + 1)])

@@ -1,10 +1,12 @@
 """Kill runs at random moments, damage what they saved, and see that each ends as if nothing had happened.
 
+Files are cut, changed, removed, forged with a right checksum, and replaced by pipes, links and folders.
+
 python scripts/torture.py --minutes 5 --seed 0
 
 Every row on the embedded digits takes part, and every CIFAR10 row on a few made pictures, so new methods join by
-themselves. A run is a process of its own, forked from one that has loaded torch already: it can be killed ten times in
-the time that a fresh interpreter needs to start.
+themselves. A run is a process of its own, forked from one that has loaded torch and recalled already: it can be killed
+ten times in the time that a fresh interpreter needs to start.
 
 A moment is a number of calls made by autorecall, counted by the process that is killed. So a busy machine changes
 nothing, and a seed kills the same runs at nearly the same places again.
@@ -13,9 +15,11 @@ nothing, and a seed kills the same runs at nearly the same places again.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -30,15 +34,21 @@ import numpy as np
 import torch._dynamo
 from PIL import Image
 
-from autorecall import cli
+from autorecall import ARM, ARMConfig, AutorecallError, cli
 from autorecall.commands import pictures, run
+from autorecall.networks import ResNet18Config
 from autorecall.presets import PRESETS
-from autorecall.runs.history import History
+from autorecall.runs import history
+from autorecall.storage.state_file import read_state, write_state
 
 MOST_KILLS = 12  # of one run; then it may end
 PATIENCE = 300.0  # seconds beyond which a run hangs, of which it needs a few
 REFUSED = 2  # the exit code of a run that needs a decision
 DAMAGED = ("history.csv", "config.json")  # and checkpoints
+IRREGULAR = ("pipe", "link", "folder")
+BEGUN_ANEW = "its rows begin where the run resumes"  # said of a history whose copies were both damaged
+CHANGED = "was changed by something else during the run"  # said of a history at the end, if far from its own end
+SHORT = 500  # bytes at the end of a history that are compared, in half of the runs: so the others count as long
 KILLED = (-9, -15, -2, 143, 130)  # exit codes of those who were; any other is a run's own
 SMALL = "--dataset folder --image-size 8 --stream.batch-size 4 --data"
 NARROW = {"resnet18": ["--network.channels", "2"], "fourier": ["--network.features", "20"]}
@@ -54,14 +64,18 @@ class Tally:
     kills: int = 0
     resumes: int = 0
     damages: int = 0
+    refusals: int = 0
+    """Of a file that is a pipe, a link or a folder, which was then removed."""
     afresh: int = 0
-    """Runs whose config was damaged before anything was saved, so that they had to be told to start over."""
+    """Runs with a config that cannot be known or a forged checkpoint, so that they had to be told to start over."""
+    histories: int = 0
+    """Runs whose history was damaged beyond repair, as they said."""
     differences: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         counts = f"{self.runs} runs, {self.kills} kills, {self.resumes} resumes, {self.damages} damages"
-        counts += f", {self.afresh} begun afresh"
+        counts += f", {self.refusals} refusals, {self.afresh} begun afresh, {self.histories} histories without all rows"
         return f"{counts}, {len(self.differences)} differences, {len(self.lost)} lost runs"
 
 
@@ -84,6 +98,8 @@ class Torture:
         self.undisturbed: dict[str, Undisturbed] = {}
         self.left_out: set[str] = set()
         _draw_pictures(scratch / "pictures", seed)
+        (scratch / "precious").write_text("not ours")
+        _recall_once()
 
     def one_run(self) -> None:
         """Draw a run, torment it, and compare."""
@@ -116,26 +132,45 @@ class Torture:
         log = out.with_suffix(".log")
         words = [*words, "--out", str(out), "--checkpoint-seconds", self.random.choice(("0", "0", "1e9"))]
         tally.runs += 1
+        long = self.random.random() < 0.5
         fresh: list[str] = []
         for attempt in range(MOST_KILLS + 1):
             calls = self._death(usual) if attempt < MOST_KILLS else _Calls()
-            code = _ended(_start([*words, *fresh], log, calls))
+            code = _ended(_start([*words, *fresh], log, calls, long))
+            while code == REFUSED and (irregular := _refused(log, out)):
+                tally.refusals += 1
+                irregular.rmdir() if irregular.is_dir() and not irregular.is_symlink() else irregular.unlink()
+                code = _ended(_start([*words, *fresh], log, calls, long))
             fresh = ["--fresh"] if code == REFUSED and not fresh and "--fresh" in _last_line(log) else []
             tally.kills += code in KILLED
             tally.afresh += len(fresh)
             if code not in KILLED and not fresh:
                 break
-            self._damage(out)
+            if attempt < MOST_KILLS - 1:  # so that the last two are refused at most once
+                self._damage(out)
         if fresh:  # refused at the last attempt, which nobody disturbs
-            code = _ended(_start([*words, *fresh], log, _Calls()))
-        tally.resumes += log.read_text(errors="replace").count("resuming after step")
-        if code != 0:
+            code = _ended(_start([*words, *fresh], log, _Calls(), long))
+        said = log.read_text(errors="replace")
+        tally.resumes += said.count("resuming after step")
+        if (self.scratch / "precious").read_text() != "not ours":
+            tally.lost.append(f"{key}: wrote through a link, see {log}")
+        elif code != 0 or "Traceback" in said:
             tally.lost.append(f"{key}: ended with {code}, see {log}")
-        elif _contents(out) != usual.files:
+        elif not self._as_usual(_contents(out), usual.files, said):
             tally.differences.append(f"{key}: see {out}")
         else:
             shutil.rmtree(out)
             log.unlink()
+
+    def _as_usual(self, found: dict[str, object], usual: dict[str, object], said: str) -> bool:
+        """Whether two runs left the same, but for rows of a history that one said it had lost."""
+        if found == usual or not (BEGUN_ANEW in said or CHANGED in said):
+            return found == usual
+        self.tally.histories += 1
+        names = [name for name in usual if name.endswith("history.csv")]
+        same = {**found, **{name: usual[name] for name in names}} == usual
+        # Its header, and then the rows from where it began anew; what something else changed may be anything.
+        return same and (CHANGED in said or all(_is_end(found[name], usual[name]) for name in names))
 
     def _death(self, usual: Undisturbed) -> _Calls:
         """When and how to be killed: mostly while it learns, sometimes while it starts."""
@@ -153,9 +188,24 @@ class Torture:
         files = sorted(path for path in out.rglob("*") if path.name in DAMAGED or path.name.startswith("step-"))
         files = [path for path in files if ".old-" not in str(path)]
         for path in self.random.sample(files, min(len(files), self.random.choice((0, 0, 1, 1, 2)))):
+            if not path.is_file() or path.is_symlink():  # spoiled already, and nobody came by
+                continue
             self.tally.damages += 1
             content = bytearray(path.read_bytes())
-            match self.random.choice(("flip", "cut", "grow", "empty", "delete")):
+            how = self.random.choice(("flip", "cut", "grow", "empty", "delete", "forge", *IRREGULAR))
+            match how:
+                case "forge" if path.suffix == ".safetensors":
+                    self._forge(path)
+                    continue
+                case "pipe" | "link" | "folder" if path.name != "config.json":
+                    path.unlink()
+                    if how == "pipe":
+                        os.mkfifo(path)
+                    elif how == "link":
+                        path.symlink_to(self.scratch / "precious")
+                    else:
+                        path.mkdir()
+                    continue
                 case "flip" if content:
                     for _ in range(self.random.randint(1, 5)):
                         content[self.random.randrange(len(content))] ^= 1 << self.random.randrange(8)
@@ -170,6 +220,29 @@ class Torture:
                     continue
             path.write_bytes(content)
 
+    def _forge(self, path: Path) -> None:
+        """Put a value into a checkpoint that cannot be, with a right checksum."""
+        try:
+            state = copy.deepcopy(dict(read_state(path)))
+        except AutorecallError:  # damaged before
+            return
+        run, learner = state["run"], state["learner"]
+        assert isinstance(run, dict)
+        assert isinstance(learner, dict)
+        match self.random.choice(("matrix", "steps", "rate", "weights", "history")):
+            case "matrix":
+                run["matrix"] = [[float("nan")] * 5]
+            case "steps":
+                run["steps"] += self.random.choice((-1, 1, 10**9))
+            case "rate":
+                learner["optimizer"]["param_groups"][0]["lr"] = "fast"
+            case "weights":
+                first = next(iter(learner["network"]))
+                learner["network"][first] = torch.full_like(learner["network"][first], float("nan"))
+            case _:
+                state["history"]["size"] = -5  # type: ignore[index]
+        write_state(path, state)
+
 
 class _Calls:
     """Counts the calls that autorecall makes in this process, and may kill it at one of them."""
@@ -183,7 +256,7 @@ class _Calls:
             self.count += 1
             if self.count == self.moment:
                 os.kill(os.getpid(), self.number)
-            if not self.learning and frame.f_code is History.add.__code__:
+            if not self.learning and frame.f_code is history.History.add.__code__:
                 self.learning = self.count
 
     def dispatch(self, words: list[str]) -> int:
@@ -197,8 +270,30 @@ class _Calls:
                 self.report.write_text(f"{self.learning} {self.count}")
 
 
-def _start(words: list[str], log: Path, calls: _Calls) -> int:
-    """A process that runs this command line, and what it says."""
+def _recall_once() -> None:
+    """Recall on two threads, which a forked process does not inherit."""
+    torch.set_num_threads(1)
+    learner = ARM(ResNet18Config(channels=8).build((3, 8, 8), 4), ARMConfig(recalled_images=4, ascent_steps=1))
+    learner.threads = 2
+    for label in range(4):
+        learner.observe(torch.rand(4, 3, 8, 8), torch.full((4,), label))
+
+
+def _is_end(found: object, usual: object) -> bool:
+    assert isinstance(found, bytes)
+    assert isinstance(usual, bytes)
+    mine, theirs = found.splitlines(), usual.splitlines()
+    return mine[:1] == theirs[:1] and mine[1:] == theirs[len(theirs) - len(mine) + 1 :]
+
+
+def _refused(log: Path, out: Path) -> Path | None:
+    """The pipe, link or folder that a run refused, by the name it gave."""
+    found = re.search(r"^autorecall: (.+?) is a (?:pipe|symbolic link|folder), ", _last_line(log))
+    return Path(found[1]) if found and out in Path(found[1]).parents else None
+
+
+def _start(words: list[str], log: Path, calls: _Calls, long: bool = False) -> int:
+    """A process that runs this command line, and what it says; its history counts as `long`."""
     sys.stdout.flush()
     process = os.fork()
     if process == 0:
@@ -208,6 +303,8 @@ def _start(words: list[str], log: Path, calls: _Calls) -> int:
             os.dup2(file, 1)
             os.dup2(file, 2)
             sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  a line at once: it may be the last
+            if long:
+                history.END = SHORT
             code = calls.dispatch(words)
         except SystemExit as end:  # how tyro refuses
             code = int(end.code or 0)
@@ -242,7 +339,8 @@ def _ended(process: int) -> int | None:
 def _contents(out: Path) -> dict[str, object]:
     """All that a run left, by name, but for the time it took and how often it was saved."""
     found: dict[str, object] = {}
-    for path in sorted(path for path in out.rglob("*") if path.is_file() and ".old-" not in str(path)):
+    files = [path for path in out.rglob("*") if path.is_file() and ".old-" not in str(path)]
+    for path in sorted(path for path in files if not path.name.startswith("history.csv.damaged-")):
         name = str(path.relative_to(out))
         found[name] = path.read_bytes()
         if path.name in ("result.json", "config.json"):

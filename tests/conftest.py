@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import hypothesis
 import pytest
 import torch
 
-hypothesis.settings.register_profile("same", derandomize=True, deadline=None, max_examples=30, database=None)
-hypothesis.settings.load_profile("same")
+LONG = "AUTORECALL_FUZZ" in os.environ  # set by scripts/fuzzing.py: other examples every time, and many more
+hypothesis.settings.register_profile(
+    "fuzz", derandomize=not LONG, deadline=None, max_examples=1000 if LONG else 30, database=None
+)
+hypothesis.settings.load_profile("fuzz")
 
 
 @pytest.fixture(scope="session", autouse=True)

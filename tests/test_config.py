@@ -140,13 +140,13 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("seed", "0", "config.seed is '0'; expected a int"),
         ("seed", None, "config.seed is None; expected a int"),
         ("seed", -1, "seed is -1; expected a whole number from 0"),
-        ("seed", 2**63, "seed is 9223372036854775808; expected a whole number from 0"),
+        ("seed", 2**63, "config.seed is 9223372036854775808; expected a whole number of less than 2**63"),
         ("fraction", "1", "config.fraction is '1'; expected a float"),
         ("fraction", False, "config.fraction is False; expected a float"),
         ("fraction", 0, "fraction is 0.0; expected a number above 0 and at most 1"),
         ("fraction", 2, "fraction is 2.0; expected a number above 0 and at most 1"),
-        ("fraction", math.nan, "fraction is nan; expected a number above 0 and at most 1"),
-        ("fraction", math.inf, "fraction is inf; expected a number above 0 and at most 1"),
+        ("fraction", math.nan, "config.fraction is nan; expected a finite number"),
+        ("fraction", math.inf, "config.fraction is inf; expected a finite number"),
         ("threads", 0, "threads is 0; expected 1 to 1024"),
         ("threads", 2**40, "threads is 1099511627776; expected 1 to 1024"),
         ("threads", True, "config.threads is True; expected a int"),
@@ -155,8 +155,8 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("dataset", "mnits", "dataset is 'mnits'; expected one of mnist, mnist-full, cifar10, miniimagenet, folder"),
         ("dataset", None, "config.dataset is None; expected a str"),
         ("checkpoint_seconds", -1, "checkpoint_seconds is -1.0; expected a number of at least 0"),
-        ("checkpoint_seconds", math.nan, "checkpoint_seconds is nan; expected a number of at least 0"),
-        ("checkpoint_seconds", math.inf, "checkpoint_seconds is inf; expected a number of at least 0"),
+        ("checkpoint_seconds", math.nan, "config.checkpoint_seconds is nan; expected a finite number"),
+        ("checkpoint_seconds", math.inf, "config.checkpoint_seconds is inf; expected a finite number"),
         ("image_size", 28, "image_size is 28 but mnist has a size of its own; leave it out"),
         ("sede", 1, "config.sede is not a field of RunConfig; remove it"),
         (
@@ -192,9 +192,9 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("learner.ascent_steps", 1e3, "config.learner.ascent_steps is 1000.0; expected a int"),
         ("learner.recalled_images", -1, "learner.recalled_images is -1; expected 1 to 1,000,000"),
         ("learner.recall_rate", -25.0, "learner.recall_rate is -25.0; expected a number above 0"),
-        ("learner.recall_rate", math.nan, "learner.recall_rate is nan; expected a number above 0"),
-        ("learner.diversity", math.nan, "learner.diversity is nan; expected a number of at least 0"),
-        ("learner.learning_rate", math.inf, "learner.learning_rate is inf; expected a number above 0"),
+        ("learner.recall_rate", math.nan, "config.learner.recall_rate is nan; expected a finite number"),
+        ("learner.diversity", math.nan, "config.learner.diversity is nan; expected a finite number"),
+        ("learner.learning_rate", math.inf, "config.learner.learning_rate is inf; expected a finite number"),
         ("learner.initial", "zeros", "config.learner.initial is 'zeros'; expected one of real, noise"),
         ("learner.lag.policy", "never", "config.learner.lag.policy is 'never'; expected one of every, novel, boundary"),
         ("learner.lag.every", 0, "learner.lag.every is 0; expected at least 1 batch"),
@@ -247,6 +247,24 @@ def test_a_word_that_is_none_is_refused_from_python_as_well(changes: dict[str, s
 def test_an_image_size_that_makes_no_image_is_refused(size: int) -> None:
     with pytest.raises(ConfigError, match=f"^image_size is {size}; expected 1 to 1024"):
         RunConfig("folder", ResNet18Config(), StreamConfig(), NaiveConfig(), image_size=size)
+
+
+@pytest.mark.parametrize("value", [10**400, 10**5000, -(10**5000)], ids=["400", "5000", "-5000"])
+@pytest.mark.parametrize("name", ["fraction", "seed", "threads", "checkpoint_seconds", "image_size"])
+def test_a_number_of_any_size_is_refused_from_python_as_well(name: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name} is .*; (expected|leave)") as caught:
+        dataclasses.replace(SMALL, **{name: value})  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("value", [10**400, 10**5000, math.nan, math.inf, -math.inf, "x", None, [1.0]], ids=range(8))
+def test_a_setting_that_is_no_number_of_use_is_refused_from_python_as_well(value: object) -> None:
+    learner = SMALL.learner
+    assert isinstance(learner, ARMConfig)
+    for name in ("recall_rate", "diversity", "recalled_images"):
+        with pytest.raises(ConfigError, match=rf"^learner\.{name} is .*; expected ") as caught:
+            dataclasses.replace(learner, **{name: value})  # type: ignore[arg-type]
+        assert len(str(caught.value)) < 300
 
 
 def test_a_config_cannot_be_changed_in_place() -> None:

@@ -375,8 +375,31 @@ def test_who_writes_into_a_batch_does_not_write_into_the_data(dtype: type) -> No
     ],
 )
 def test_numbers_that_make_no_stream_are_refused(settings: dict[str, int], name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^stream\.{name} is {settings[name]}; expected (1 to|at least 0)"):
+    with pytest.raises(ConfigError, match=rf"^stream\.{name} is {settings[name]}; expected (1 to|a whole number)"):
         StreamConfig(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [10**9, 10**18, 10**400, 10**5000], ids=["9", "18", "400", "5000"])
+def test_a_class_pool_too_large_to_draw_from_is_refused_at_once(size: int) -> None:
+    for pool in ((size, 5), (5, size), (size, -size), (10**6,) * 1000):
+        with pytest.raises(ConfigError, match=r"^stream\.class_pool .*; expected 20,000,000 images at most") as caught:
+            StreamConfig(2, class_pool=pool)
+        assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, 10**400, 10**5000], ids=["-1", "63", "400", "5000"])
+def test_an_order_seed_is_one_that_can_be_stored(number: int) -> None:
+    with pytest.raises(ConfigError, match=r"^stream\.order_seed is .*; expected a whole number from 0 to 2\*\*63 - 1$"):
+        StreamConfig(order_seed=number)
+    assert StreamConfig(order_seed=2**63 - 1).order_seed == 2**63 - 1
+
+
+@pytest.mark.parametrize("number", [-(10**400), 10**18, 10**400, 10**5000], ids=["-400", "18", "400", "5000"])
+def test_a_class_order_of_any_numbers_is_refused_in_a_short_sentence(number: int) -> None:
+    for order in ((0, number), (number,) * 10**4):
+        with pytest.raises(ConfigError, match=r"^stream\.class_order is .*; expected each of 0 to 1 once$") as caught:
+            Stream(numbered([5, 5]), StreamConfig(2, class_order=order))
+        assert len(str(caught.value)) < 300
 
 
 def test_more_classes_a_task_than_there_are_is_refused() -> None:

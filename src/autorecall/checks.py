@@ -8,6 +8,23 @@ from typing import Literal, get_args, get_type_hints
 from .errors import ConfigError
 
 LARGEST = 10**6  # for any count: anything larger is a typo
+LARGEST_SEED = 2**63 - 1
+
+
+def brief(value: object) -> str:
+    """A value as a sentence names it: text in quotes, without escape codes, and no more than the beginning of it."""
+    try:
+        return (repr(value) if isinstance(value, str) else str(value))[:80]
+    except (ValueError, RecursionError):  # of more than 4,300 digits, or nested too deeply
+        return f"a {type(value).__name__} too large to print"
+
+
+def is_finite(value: object) -> bool:
+    """Whether this is a number, and neither infinite nor NaN as a float."""
+    try:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    except (TypeError, OverflowError):
+        return False
 
 
 def check_choices(config: object, part: str) -> None:
@@ -17,7 +34,7 @@ def check_choices(config: object, part: str) -> None:
         value = getattr(config, name)
         if getattr(kind, "__origin__", None) is Literal and value not in choices:
             raise ConfigError(
-                f"{part}{'.' if part else ''}{name} is {value!r:.80}; expected one of {', '.join(choices)}"
+                f"{part}{'.' if part else ''}{name} is {brief(value)}; expected one of {', '.join(choices)}"
             )
 
 
@@ -26,20 +43,20 @@ def check_counts(config: object, part: str, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, int) or not 1 <= value <= LARGEST:
-            raise ConfigError(f"{part}.{name} is {getattr(config, name)}; expected 1 to {LARGEST:,}")
+            raise ConfigError(f"{part}.{name} is {brief(value)}; expected 1 to {LARGEST:,}")
 
 
 def check_positive(config: object, part: str, *names: str) -> None:
     """Refuse settings that are not finite and positive."""
     for name in names:
         value = getattr(config, name)
-        if not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"{part}.{name} is {value}; expected a number above 0")
+        if not (is_finite(value) and value > 0):
+            raise ConfigError(f"{part}.{name} is {brief(value)}; expected a number above 0")
 
 
 def check_not_negative(config: object, part: str, *names: str) -> None:
     """Refuse settings that are negative or not finite."""
     for name in names:
         value = getattr(config, name)
-        if not (math.isfinite(value) and value >= 0):
-            raise ConfigError(f"{part}.{name} is {value}; expected a number of at least 0")
+        if not (is_finite(value) and value >= 0):
+            raise ConfigError(f"{part}.{name} is {brief(value)}; expected a number of at least 0")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 
 COMMANDS = ("run", "list", "show", "bench")  # each a module of `commands` with a function `main`
 HELP = """\
@@ -33,6 +34,9 @@ commands:
 
 def main() -> None:
     """The `autorecall` program."""
+    for file in (sys.stdout, sys.stderr):
+        if isinstance(file, TextIOWrapper):
+            file.reconfigure(errors="backslashreplace")  # an old terminal may not know ± or a name
     code = dispatch(sys.argv[1:])
     if code > 128:
         from .commands.signals import ignore
@@ -69,7 +73,7 @@ def _obey(arguments: Sequence[str]) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        return _refuse(f"there is no command {name!r}; expected one of {', '.join(COMMANDS)}", 2)
+        return _refuse(f"there is no command {name!r:.80}; expected one of {', '.join(COMMANDS)}", 2)
     from .errors import AutorecallError, StoppedError
 
     try:
@@ -88,10 +92,9 @@ def _obey(arguments: Sequence[str]) -> int:
 
 
 def _refuse(sentence: str, code: int) -> int:
-    from .commands.text import printable
+    from .commands.text import complain
 
-    with suppress(OSError):  # nobody is there to read it
-        print("autorecall: " + printable(sentence), file=sys.stderr)
+    complain(sentence)
     return code
 
 

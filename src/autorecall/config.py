@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from .checks import check_choices
+from .checks import LARGEST_SEED, brief, check_choices, is_finite
 from .data import DATASETS
 from .errors import ConfigError
 from .learners.base import LearnerConfig
@@ -56,17 +55,21 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if self.dataset not in (*DATASETS, ARRAYS):
-            raise ConfigError(f"dataset is {self.dataset!r:.80}; expected one of {', '.join(DATASETS)}")
+            raise ConfigError(f"dataset is {brief(self.dataset)}; expected one of {', '.join(DATASETS)}")
         check_choices(self, "")
-        if not (math.isfinite(self.fraction) and 0 < self.fraction <= 1):
-            raise ConfigError(f"fraction is {self.fraction}; expected a number above 0 and at most 1")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed is {self.seed}; expected a whole number from 0 to 2**63 - 1")
+        if not (is_finite(self.fraction) and 0 < self.fraction <= 1):
+            raise ConfigError(f"fraction is {brief(self.fraction)}; expected a number above 0 and at most 1")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise ConfigError(f"seed is {brief(self.seed)}; expected a whole number from 0 to 2**63 - 1")
         if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise ConfigError(f"threads is {self.threads}; expected 1 to 1024")
-        if not (math.isfinite(self.checkpoint_seconds) and self.checkpoint_seconds >= 0):
-            raise ConfigError(f"checkpoint_seconds is {self.checkpoint_seconds}; expected a number of at least 0")
+            raise ConfigError(f"threads is {brief(self.threads)}; expected 1 to 1024")
+        if not (is_finite(self.checkpoint_seconds) and self.checkpoint_seconds >= 0):
+            raise ConfigError(
+                f"checkpoint_seconds is {brief(self.checkpoint_seconds)}; expected a number of at least 0"
+            )
         if self.image_size is not None and self.dataset != "folder":
-            raise ConfigError(f"image_size is {self.image_size} but {self.dataset} has a size of its own; leave it out")
+            raise ConfigError(
+                f"image_size is {brief(self.image_size)} but {self.dataset} has a size of its own; leave it out"
+            )
         if self.image_size is not None and not 1 <= self.image_size <= 1024:
-            raise ConfigError(f"image_size is {self.image_size}; expected 1 to 1024")
+            raise ConfigError(f"image_size is {brief(self.image_size)}; expected 1 to 1024")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .checks import brief
 from .config import RunConfig
 from .errors import ConfigError
 from .learners.adi import ADIConfig
@@ -254,5 +255,5 @@ def changes(config: RunConfig, usual: RunConfig) -> dict[str, object]:
 def preset(name: str) -> Preset:
     """A preset by its name."""
     if name not in PRESETS:
-        raise ConfigError(f"there is no preset {name!r}; see `autorecall list`")
+        raise ConfigError(f"there is no preset {brief(name)}; see `autorecall list`")
     return PRESETS[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
@@ -152,6 +153,11 @@ NAMES = [
     "a" * 1000,
     "$" * 50,
     "a" * 10 + "$b",
+    "\u202eturned",
+    "\ud800",
+    "猫",
+    "e" + "\u0301" * 1000,
+    r"\$",
 ]
 
 
@@ -164,6 +170,19 @@ def test_any_class_name_can_be_drawn(path: Path, name: str) -> None:
 def test_a_dollar_sign_is_a_letter_and_no_formula(path: Path) -> None:
     x = torch.zeros(1, 1, 8, 8)
     assert not np.array_equal(drawn(path, x, x, [0], ["$x$"]), drawn(path, x, x, [0], ["x"]))
+
+
+def test_a_name_is_drawn_as_it_is_printed(path: Path) -> None:
+    x = torch.zeros(1, 1, 8, 8)
+    assert np.array_equal(drawn(path, x, x, [0], ["a\u202e\nb"]), drawn(path, x, x, [0], ["a\ufffd\ufffdb"]))
+    assert not np.array_equal(drawn(path, x, x, [0], [r"\$"]), drawn(path, x, x, [0], ["$"]))
+
+
+def test_a_name_is_no_tex_either(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(1, 1, 8, 8)
+    usual = drawn(path, x, x, [0], [r"\input{x}"])
+    monkeypatch.setitem(mpl.rcParams, "text.usetex", True)
+    assert np.array_equal(drawn(path, x, x, [0], [r"\input{x}"]), usual)
 
 
 def test_a_long_name_is_cut(path: Path) -> None:

@@ -104,6 +104,23 @@ def test_the_help_of_a_preset_shows_the_options_of_its_learner(say: Say, place: 
     assert files(place) == set()
 
 
+@pytest.mark.parametrize(
+    "words", ["--out mnist/naive --help", "--help --out mnist/naive", "--out mnist/naive --fraction 0.5 -h"]
+)
+def test_the_help_is_not_that_of_a_folder_with_the_name_of_a_preset(say: Say, words: str) -> None:
+    said = say("run", *words.split())
+    assert (said.code, said.err) == (0, "")
+    assert "--learner.recall-rate" in said.out  # of mnist/arm, the default
+
+
+@pytest.mark.parametrize("words", ["--learner.recal 3 mnist/er-50", "--learner.recal mnist/er-50 --seed 1"])
+def test_an_unknown_option_before_the_preset_is_compared_with_those_of_its_learner(say: Say, words: str) -> None:
+    said = say("run", *words.split())
+    assert (said.code, said.out) == (2, "")
+    assert "--learner.recal" in said.err
+    assert "--learner.recall-rate" not in said.err
+
+
 # Stored configs
 
 
@@ -263,6 +280,88 @@ def test_what_a_finished_run_left_when_it_was_killed_is_removed(say: Say, left: 
     assert not (NAIVE / "checkpoints").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("accuracy", "1e999"),
+        ("images", "1" + "0" * 400),
+        ("seed", "1" + "0" * 5000),
+        ("split", '"[/x]"'),
+        ("threads", '"' + "9" * 5000 + '"'),
+    ],
+)
+def test_a_finished_run_with_an_absurd_result_is_refused(say: Say, name: str, value: str) -> None:
+    assert say("run", "mnist/naive").code == 0
+    text = (NAIVE / "result.json").read_text()
+    (NAIVE / "result.json").write_text(re.sub(f'("{name}": )[^,\n]*', rf"\g<1>{value}", text))
+    said = say("run", "mnist/naive")
+    refused(said, "result", "--fresh starts over")
+    assert len(said.err) < 900
+
+
+# Names are printed as they are, and no escape codes
+
+
+@pytest.mark.parametrize("out", ["[/red]", "[bold]x", ":smile:", "{task}", "%s", "$x$"])
+def test_a_folder_with_markup_is_named_literally(say: Say, place: Path, out: str) -> None:
+    for line in ("results           ", "already finished: "):
+        said = say("run", "mnist/arm", "--out", out, "--fraction", "0.1")
+        assert (said.code, said.err) == (0, "")
+        assert f"{line}{out}/mnist/arm/seed-0" in said.out
+        assert f"picture           {out}/mnist/arm/seed-0/recalled.png\n" in said.out
+    assert (place / out / "mnist").is_dir()
+
+
+ODD = ["a\x1b[2Jb", "a\nb", "a\u202eb", "a\u2028b", "a\x9bb", "a\udcffb"]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_folder_with_escape_codes_is_used_and_named_without_them(say: Say, place: Path, odd: str) -> None:
+    words = ("run", "mnist/naive", "--out", odd)
+    for begin in ("after task", "already finished: a\ufffd"):
+        said = say(*words)
+        assert (said.code, said.err) == (0, "")
+        assert said.out.startswith(begin)
+        assert said.out.replace("\n", "").isprintable()
+    assert (place / odd / "mnist").is_dir()
+    refused(say(*words, "--fraction", "0.5"), "holds a finished run that differs in fraction")
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    "words",
+    ["--nothing {}", "{} {}", "mnist/arm {}", "--seed {}", "--{} 1", "--split {}", "--device {}", "--dataset {}", "{}"],
+)
+def test_words_with_escape_codes_are_refused_without_them(say: Say, place: Path, words: str, odd: str) -> None:
+    said = say("run", *(word.format(odd) for word in words.split()))
+    assert (said.code, said.out.strip()) == (2, "")
+    assert said.err.replace("\n", "").isprintable()
+    assert said.err
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["show", "bench", "list"])
+def test_words_with_escape_codes_are_refused_by_every_command(say: Say, command: str) -> None:
+    for words in (("x\x1b[2J", "y"), ("--\x1b[2J",), ("--\u202ex", "y")):
+        said = say(command, *words)
+        assert (said.code, said.out) == (2, "")
+        assert said.err.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("words", [["--help"], ["--nothing"], ["--device", "x", "--help"], []])
+def test_a_stored_config_with_escape_codes_is_shown_without_them(
+    say: Say, place: Path, words: list[str], odd: str
+) -> None:
+    stored = stamped({"preset": "mnist/naive"} | to_json(PRESETS["mnist/naive"].config) | {"device": odd})
+    (place / "config.json").write_text(json.dumps(stored))
+    said = say("run", "--config", "config.json", *words)
+    assert said.code == (0 if "--help" in words else 2)
+    printed = said.out + said.err
+    assert printed.replace("\n", "").isprintable()
+    assert printed.strip()
+
+
 # Runs that were not finished
 
 
@@ -353,7 +452,23 @@ def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, pla
         ("mnist/naive --learner.learning-rate -0.1", "learner.learning_rate is -0.1; expected a number above 0"),
         ("--stream.classes-per-task 11", "stream.classes_per_task is 11 but the data have 10 classes"),
         ("--fraction nan", "fraction is nan; expected a number above 0 and at most 1"),
+        ("--fraction 1e-400", "fraction is 0.0; expected a number above 0 and at most 1"),
+        ("--fraction inf", "fraction is inf; expected a number above 0 and at most 1"),
         ("--threads 0", "threads is 0; expected 1 to 1024"),
+        ("--threads 1000000000", "threads is 1000000000; expected 1 to 1024"),
+        (f"--threads {10**400}", "; expected 1 to 1024"),
+        (f"--seed {10**400}", "; expected a whole number from 0"),
+        ("--checkpoint-seconds nan", "checkpoint_seconds is nan; expected a number of at least 0"),
+        ("--checkpoint-seconds inf", "checkpoint_seconds is inf; expected a number of at least 0"),
+        ("--checkpoint-seconds -1", "checkpoint_seconds is -1.0; expected a number of at least 0"),
+        (f"--stream.class-pool {10**18} {'9 ' * 9}", "stream.class_pool is (1000000000000000000, 9"),
+        (f"--stream.class-pool {'9 ' * 9} {10**400}", "; expected 20,000,000 images at most"),
+        (f"--stream.class-order 1 {10**400}", "stream.class_order is (1, 1000"),
+        (f"--stream.order-seed {10**400}", "; expected a whole number from 0 to 2**63 - 1"),
+        (f"--stream.batch-size {10**400}", "; expected 1 to 1,000,000"),
+        (f"--dataset folder --image-size {10**400}", "; expected 1 to 1024"),
+        (f"--network.hidden {10**9}", "every width must be from 1 to 1,000,000"),
+        (f"--network.hidden {10**400}", "every width must be from 1 to 1,000,000"),
         ("--seed -1", "seed is -1; expected a whole number from 0"),
         ("--device nonsense", "device is 'nonsense', which torch cannot use here"),
         ("--image-size 8", "image_size is 8 but mnist has a size of its own"),
@@ -366,7 +481,7 @@ def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, pla
         ("cifar10/naive --dataset folder", "the dataset folder needs a folder"),
         ("cifar10/naive --dataset folder --data .", ". holds 0 class folders"),
         ("--config nowhere.json", "cannot read nowhere.json"),
-        ("--config .", "cannot read ."),
+        ("--config .", ". is a folder, not a regular file"),
         (f"mnist/naive --out {'a' * 300}", "File name too long"),
     ],
 )
@@ -385,6 +500,8 @@ def test_impossible_settings_are_refused_and_nothing_is_written(
         ("--learner.replayed 5 mnist/naive", "--learner.replayed"),
         ("--seed 1.5", "--seed"),
         ("--seed one", "--seed"),
+        ("--seed one mnist/naive", "--seed"),
+        ("--seed 1" + "0" * 5000, "--seed"),
         ("--fraction half", "--fraction"),
         ("--split train", "--split"),
         ("--seed", "--seed"),

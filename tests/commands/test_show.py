@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 
 from autorecall import ARMConfig, LagConfig, cli
 from autorecall.commands.show import HEADER
+from autorecall.commands.text import markdown
 from autorecall.config import RunConfig
 from autorecall.presets import PRESETS
 from autorecall.runs.result import MemoryCount, Result, Seconds, as_json
@@ -258,18 +260,202 @@ def test_what_is_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     )
 
 
+def huge(name: str, number: str) -> Callable[[Path], None]:
+    """Put a number into a result.json that Python itself would not write."""
+
+    def change(folder: Path) -> None:
+        path = folder / "result.json"
+        text, found = re.subn(rf'("{name}": )[^,}}]+', rf"\g<1>{number}", path.read_text())
+        assert found == 1
+        path.write_text(text)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        huge("images", "1" + "0" * 400),
+        huge("images", "1" + "0" * 5000),
+        huge("images", "-1"),
+        huge("image_mb", "1e999"),
+        huge("parameters", "1" + "0" * 30),
+        huge("parameter_mb", "-1.0"),
+        huge("accuracy", "1e999"),
+        huge("accuracy", "-1e999"),
+        huge("accuracy", "1e300"),
+        huge("accuracy", "NaN"),
+        huge("accuracy", "100.5"),
+        huge("forgetting", "1e999"),
+        huge("forgetting", "-101"),
+        huge("train", "1e308"),
+        huge("evaluate", "1e999"),
+        huge("seed", "1" + "0" * 5000),
+        huge("seed", "-1"),
+        huge("steps", "1" + "0" * 30),
+        huge("split", '"\\\\u001b[2J"'),
+        lambda folder: edit(folder / "result.json", accuracy_matrix=[[]]),
+        lambda folder: edit(folder / "result.json", accuracy_matrix=[[1.0, 2.0], [3.0]]),
+        lambda folder: edit(folder / "result.json", accuracy_matrix=[[1e300]]),
+        lambda folder: edit(folder / "config.json", seed=10**30),
+        lambda folder: edit(folder / "config.json", fraction=10**400),
+        lambda folder: edit(folder / "config.json", stream={"class_pool": [10**18] * 10}),
+        lambda folder: edit(folder / "config.json", checkpoint_seconds=float("inf")),
+    ],
+)
+def test_one_absurd_run_does_not_bring_down_the_others(
+    tmp_path: Path, show: Show, change: Callable[[Path], None]
+) -> None:
+    store(tmp_path / "good", result("mnist/arm", 0))
+    change(store(tmp_path / "bad", result("mnist/arm", 1)))
+    for words in ((), ("--markdown",)):
+        said = show(*words)
+        assert said.code == 0
+        assert "50.0" in said.out
+        assert said.err.startswith(f"left out: {tmp_path / 'bad'}")
+        assert said.err.count("\n") == 1
+        assert len(said.err) < 900
+    assert [row["seeds"] for row in show("--markdown").rows()] == ["1"]
+
+
+@pytest.mark.parametrize("depth", range(930, 1000, 7))
+@pytest.mark.parametrize("name", ["format", "preset", "seed", "memory", "accuracy_matrix"])
+def test_a_result_nested_just_not_too_deeply_to_be_parsed_is_left_out(
+    tmp_path: Path, show: Show, name: str, depth: int
+) -> None:
+    store(tmp_path / "good", result("mnist/arm", 0))
+    bad = store(tmp_path / "bad", result("mnist/arm", 1))
+    edit(bad / "result.json", **{name: "here"})
+    (bad / "result.json").write_text((bad / "result.json").read_text().replace('"here"', "[" * depth + "]" * depth))
+    said = show("--markdown")
+    assert (said.code, [row["seeds"] for row in said.rows()]) == (0, ["1"])
+    assert said.err.startswith("left out: ")
+
+
+# Where runs are looked for
+
+
+def test_links_that_lead_back_are_not_followed(tmp_path: Path, show: Show) -> None:
+    run = store(tmp_path / "a" / "seed-0", result("mnist/arm", 0))
+    (run / "up").symlink_to(tmp_path)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    said = show("--markdown")
+    assert (said.code, said.err, [row["seeds"] for row in said.rows()]) == (0, "", ["1"])
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(tmp_path / "good", result("mnist/arm", 0))
+    store(tmp_path / "closed" / "seed-1", result("mnist/arm", 1))
+    scandir = os.scandir
+
+    def failing(path: str | Path) -> object:  # as for anyone but root
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    said = show("--markdown")
+    assert (said.code, [row["seeds"] for row in said.rows()]) == (0, ["1"])
+    assert said.err == f"left out: cannot read {tmp_path / 'closed'}: Permission denied\n"
+
+
+def test_a_very_deep_folder_is_searched(tmp_path: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(tmp_path / "good", result("mnist/arm", 0))
+    monkeypatch.chdir(tmp_path)
+    depth = 1500  # deeper than Python's stack, and within the longest path
+    for _ in range(depth):
+        Path("d").mkdir()
+        os.chdir("d")
+    said = show("--markdown")
+    for _ in range(depth):  # pytest could not
+        os.chdir("..")
+        Path("d").rmdir()
+    assert (said.err, [row["seeds"] for row in said.rows()]) == ("", ["1"])
+
+
+def test_thousands_of_runs_without_an_end_are_not_all_named(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "good", result("mnist/arm", 0))
+    for number in range(50):
+        (store(tmp_path / f"cut-{number:02}", result("mnist/arm", 1)) / "result.json").unlink()
+    said = show("--markdown")
+    assert said.err.startswith(f"left out: {tmp_path / 'cut-00'} (unfinished), ")
+    assert said.err.endswith(" and 45 more\n")
+
+
+# Runs of one row that were computed differently
+
+
+def machine(seed: int, torch: str = "2.13.0", **values: str) -> Result:
+    found = result("mnist/arm", seed)
+    return dataclasses.replace(found, machine={"device": "cpu", "threads": "2", **values}, versions={"torch": torch})
+
+
+def noted(said: Said) -> list[str]:
+    return [line for line in said.out.splitlines() if "not all" in line]
+
+
+def test_runs_of_one_row_that_were_computed_differently_are_noted(tmp_path: Path, show: Show) -> None:
+    for seed, kernels in enumerate(["compiled", "compiled", "torch"]):
+        store(tmp_path / f"{seed}", machine(seed, kernels=kernels, instructions="AVX2"))
+    note = "mnist/arm: not all on the same kernels (compiled: seeds 0, 1; torch: seed 2)"
+    expected = [f"{note}; the same seed gives other figures there."]
+    assert noted(show("--markdown")) == expected
+    assert " ".join(show().out.split()).count(expected[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        ([{"instructions": "AVX2"}, {}], "instructions (AVX2: seed 0; not recorded: seed 1)"),
+        ([{"threads": "1"}, {}], "number of threads (1: seed 0; 2: seed 1)"),
+        ([{"device": "cuda"}, {}, {}], "device (cpu: seeds 1, 2; cuda: seed 0)"),
+        ([{"torch": "2.12"}, {}], "version of torch (2.12: seed 0; 2.13.0: seed 1)"),
+        (
+            [{"instructions": "AVX512, then AVX2"}, {"instructions": "AVX2"}],
+            "instructions (AVX2: seed 1; AVX512, then AVX2: seed 0)",
+        ),
+        ([{"processor": "arm64", "cores": "9"}, {}], None),
+        ([{"instructions": "AVX2", "kernels": "torch"}] * 2, None),
+        ([{}, {}], None),
+        ([{"kernels": "\x1b[2J<b>"}, {}], "kernels (\ufffd\\[2J\\<b\\>: seed 0; not recorded: seed 1)"),
+    ],
+)
+def test_each_property_that_differs_is_a_note(
+    tmp_path: Path, show: Show, values: list[dict[str, str]], note: str | None
+) -> None:
+    for seed, each in enumerate(values):
+        store(tmp_path / f"{seed}", machine(seed, **each))
+    other = [f"mnist/arm: not all on the same {note}; the same seed gives other figures there."] if note else []
+    assert noted(show("--markdown")) == other
+
+
+def test_many_seeds_are_not_all_named_in_a_note(tmp_path: Path, show: Show) -> None:
+    for seed in range(30):
+        store(tmp_path / f"{seed}", machine(seed, kernels="torch" if seed == 7 else "compiled"))
+    (note,) = noted(show("--markdown"))
+    assert "(compiled: seeds 0, 1, 2, 3, 4 and 24 more; torch: seed 7)" in note
+
+
+def test_rows_of_their_own_are_not_compared(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "0", machine(0, kernels="torch"))
+    on_val = dataclasses.replace(PRESETS["mnist/arm"].config, split="val")
+    store(tmp_path / "1", dataclasses.replace(machine(1, kernels="compiled"), split="val"), on_val)
+    assert noted(show("--markdown")) == []
+
+
 # Names are shown as they are
 
 
 @pytest.mark.parametrize(
-    "name", ["own/[red]thing", "own/[/red]", "own/[link=x]y", "own/a|b", "own/{x}", "own/:smile:", "My_thing"]
+    "name",
+    ["own/[red]thing", "own/[/red]", "own/[link=x]y", "own/a|b", "own/{x}", "own/:smile:", "My_thing", "[l](http://x)"],
 )
 def test_names_with_markup_are_shown_literally(tmp_path: Path, show: Show, name: str) -> None:
     store(tmp_path / "run", result(name, 0), PRESETS["mnist/arm"].config)
     (line,) = [line for line in show().out.splitlines() if name in line]
     assert line.startswith(f"│ {name} ")
     (row,) = show("--markdown").rows()
-    assert row["run"] == name.replace("|", r"\|")
+    assert row["run"] == markdown(name)
     assert (row["paper"], row["accuracy"]) == ("-", "50.0")
 
 
@@ -280,13 +466,21 @@ def test_folders_with_markup_are_named_literally_in_notes(tmp_path: Path, show: 
     assert str(bad) in show().err
 
 
-def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, show: Show) -> None:
-    store(tmp_path / "run", result("own/a\x1b[2J\nb", 0), PRESETS["mnist/arm"].config)
-    bad = store(tmp_path / "bad\x1b[2J", result("mnist/arm", 1))
+@pytest.mark.parametrize("words", [(), ("--markdown",)])
+@pytest.mark.parametrize("odd", ["\x1b[2J\n", "\u202e", "\u2028", "\x9b", "\r", "\u200b", "\u0301" * 100, "\ud800"])
+def test_control_characters_do_not_reach_the_terminal(
+    tmp_path: Path, show: Show, odd: str, words: tuple[str, ...]
+) -> None:
+    store(tmp_path / "run", result(f"own/a{odd}b", 0), PRESETS["mnist/arm"].config)
+    bad = store(tmp_path / f"bad{odd}".replace("\ud800", "\udcff"), result("mnist/arm", 1))
     (bad / "result.json").write_text("")
-    said = show("--markdown")
-    assert "\x1b" not in said.out + said.err
-    assert len(said.rows()) == 1
+    unended = store(tmp_path / f"twin{odd}".replace("\ud800", "\udcff"), result("mnist/arm", 2))
+    (unended / "result.json").unlink()
+    said = show(*words)
+    assert said.code == 0
+    assert said.out.replace("\n", "").isprintable()
+    assert (said.err.count("\n"), said.err.replace("\n", "").isprintable()) == (2, True)
+    assert "\u0301" * 5 not in said.out + said.err
 
 
 def test_runs_of_another_name_are_rows_by_their_settings(tmp_path: Path, show: Show) -> None:

@@ -325,14 +325,23 @@ def test_class_names_are_kept_but_for_control_characters(tmp_path: Path) -> None
 
 
 def test_control_characters_stay_out_of_sentences(two: Path, refused: Refused) -> None:
-    (two / "line\nbreak\x1b").mkdir()
-    with refused("line\ufffdbreak\ufffd holds 0 images"):
+    (two / "line\nbreak\x1b turned\u202ename\u2028\x9b").mkdir()
+    with refused("line\ufffdbreak\ufffd turned\ufffdname\ufffd\ufffd holds 0 images"):
         load("folder", two)
 
 
-@pytest.mark.parametrize("size", [0, -1, 1025, 10**9, 32.5, "32"])
+def test_a_class_name_that_is_written_the_other_way_round_is_the_same_data_as_ever(tmp_path: Path) -> None:
+    """A fingerprint has the names in it, and finished runs have the fingerprint."""
+    for name in ("cat", "dog\u202e\u200d"):
+        for number in range(2):
+            photo(tmp_path / "odd" / name / f"{number}.png")
+    assert load("folder", tmp_path / "odd").classes == ("cat", "dog\u202e\u200d")
+
+
+@pytest.mark.parametrize("size", [0, -1, 1025, 10**9, 10**400, 10**5000, 32.5, "32"], ids=range(8))
 def test_image_size_must_make_sense(size: Any, two: Path, refused: Refused) -> None:
-    with refused(f"image_size is {size}", "from 1 to 1024"):
+    named = "a int too large" if size == 10**5000 else f"{size!r}"[:80]
+    with refused(f"image_size is {named}", "from 1 to 1024"):
         load("folder", two, image_size=size)
 
 

@@ -289,7 +289,7 @@ def make_irregular(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a folder", "a pipe", "a symbolic link"])
-@pytest.mark.parametrize("name", ["config.json", "result.json", "stopped.json", "history.csv", "checkpoints"])
+@pytest.mark.parametrize("name", ["config.json", "result.json", "stopped.json", "history.csv", "checkpoints", "checkpoints/history.csv"])
 def test_what_no_run_makes_is_refused_and_not_waited_for(data: Dataset, tmp_path: Path, name: str, kind: str) -> None:
     folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     interrupt(config(), data, folder, 6)

@@ -61,6 +61,57 @@ def test_a_result_with_a_wrong_field_is_refused_by_its_name(tmp_path: Path, fiel
         read_result(tmp_path / "result.json")
 
 
+MEMORY = {"images": 2, "image_mb": 0.5, "parameters": 10, "parameter_mb": 0.00004}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", -1),
+        ("seed", 10**30),
+        ("split", "\x1b[2J"),
+        ("split", "train"),
+        ("accuracy", -0.1),
+        ("accuracy", 100.1),
+        ("accuracy", 1e300),
+        ("forgetting", -100.1),
+        ("forgetting", 101.0),
+        ("accuracy_matrix", [[1.0, 2.0], [3.0, 100.5]]),
+        ("accuracy_matrix", [[1.0, 2.0], [-3.0, 4.0]]),
+        ("accuracy_matrix", [[1.0, 2.0], [3.0]]),
+        ("accuracy_matrix", [[]]),
+        ("memory.images", -1),
+        ("memory.images", 10**400),
+        ("memory.image_mb", -0.5),
+        ("memory.image_mb", 1e300),
+        ("memory.parameters", -1),
+        ("memory.parameter_mb", -1.0),
+        ("steps", -1),
+        ("steps", 10**30),
+        ("seconds.train", -1.0),
+        ("seconds.evaluate", 1e300),
+        ("machine.threads", "9" * 5000),
+    ],
+)
+def test_a_figure_that_cannot_be_is_refused_by_its_name(tmp_path: Path, name: str, value: object) -> None:
+    part, _, inner = name.partition(".")
+    values = as_json(RESULT)
+    seconds = {"train": 1.0, "evaluate": 2.0}
+    parts: dict[str, dict[str, object]] = {"memory": {**MEMORY}, "seconds": {**seconds}, "machine": {}}
+    write_json(tmp_path / "result.json", values | {part: parts[part] | {inner: value} if inner else value})
+    with pytest.raises(AutorecallError, match=rf"^result\.{name}(\[1\]\[[01]\])? is .*; expected ") as caught:
+        read_result(tmp_path / "result.json")
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "lost"), [(0.0, -100.0), (100.0, 100.0), (0, None)], ids=["least", "most", "whole"]
+)
+def test_the_extremes_are_read(tmp_path: Path, accuracy: float, lost: float | None) -> None:
+    write_json(tmp_path / "result.json", as_json(RESULT) | {"accuracy": accuracy, "forgetting": lost, "steps": 10**15})
+    assert read_result(tmp_path / "result.json").accuracy == accuracy
+
+
 @pytest.mark.parametrize("found", [RESULT, DIVERGED], ids=["result", "stopped"])
 def test_what_a_newer_version_wrote_is_refused(tmp_path: Path, found: Result | Diverged) -> None:
     write_json(tmp_path / "file.json", as_json(found) | {"format": FORMAT + 1})

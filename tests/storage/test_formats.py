@@ -98,8 +98,8 @@ def test_a_finished_run_is_finished_and_its_files_stay_as_they_are(tmp_path: Pat
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_interrupted_run_goes_on(tmp_path: Path, number: int) -> None:
     folder = shutil.copytree(EARLIER.with_name(f"format-{number}") / "unfinished", tmp_path / "run")
-    with (folder / "history.csv").open("a") as rows:  # of steps that were not saved
-        rows.write("8,2,0.5\n9,")
+    with (folder / "history.csv").open("a") as file:  # of steps that were not saved
+        file.write("8,2,0.5\n9,")
     preset, config = read_config(folder / "config.json")
     result = run(preset, config, dataset(), folder, Quiet())
     expected = read_result(EARLIER / "finished" / "result.json")

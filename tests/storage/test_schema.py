@@ -184,6 +184,39 @@ def test_a_whole_number_too_large_for_a_float_is_refused() -> None:
         decode(Circle, {"radius": 10**400}, "circle")
 
 
+@pytest.mark.parametrize("text", ["1e999", "-1e999", "NaN", "Infinity"])
+def test_a_number_that_is_not_finite_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^drawing\.rows\[0\]\[1\] is -?(inf|nan); expected a finite number"):
+        decode(Drawing, json.loads(f'{{"shape": {{"kind": "circle"}}, "rows": [[1.0, {text}]]}}'), "drawing")
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 1 - 2**63])
+def test_a_whole_number_of_64_bits_comes_back(number: int) -> None:
+    assert decode(Square, {"side": number}, "square") == Square(number)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63), 10**30, 10**400, 10**5000], ids=lambda number: number.bit_length())
+def test_a_whole_number_of_more_than_64_bits_is_refused(number: int) -> None:
+    with pytest.raises(ConfigError, match=r"^square\.side is .*; expected a whole number of less than 2\*") as caught:
+        decode(Square, {"side": number}, "square")
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("depth", [100_000, 10**6])
+def test_what_cannot_even_be_named_is_refused_all_the_same(depth: int) -> None:
+    for name in ("dots", "inner", "colour", "filled", "shape"):
+        with pytest.raises(ConfigError, match=rf"^drawing\.{name}(\[0\])? "):
+            decode(Drawing, {"shape": CIRCLE} | {name: nested(depth)}, "drawing")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "\u202e", "\ud800"])
+def test_the_name_of_an_unknown_field_is_one_that_can_be_printed(name: str) -> None:
+    for values in ({"shape": CIRCLE, name: 1}, {"shape": CIRCLE, "sizes": {name: "b"}}):
+        with pytest.raises(ConfigError) as caught:
+            decode(Drawing, values, "drawing")
+        assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize(
     ("other", "expected"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -12,11 +11,12 @@ from rich.table import Table
 from ..errors import ConfigError
 from ..storage.files import make_folder, write_json
 from .measure import Iterations, Report, Timing, measure
+from .words import call
 
 
 def main(arguments: list[str]) -> None:
     """Parse, measure, report."""
-    tyro.cli(_bench, prog="autorecall bench", args=arguments)
+    call(_bench, "autorecall bench", arguments)
 
 
 def _bench(json: Path | None = None) -> None:
@@ -34,12 +34,11 @@ def _bench(json: Path | None = None) -> None:
         if json.is_dir() or json.suffix == ".png":
             raise ConfigError(f"--json is {json}; expected a file that does not end in .png, such as bench.json")
         make_folder(json.parent)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 160
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True
-    ) as bar:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=1.0)
         report = measure(lambda what, share: bar.update(task, description=what, completed=share))
     _print(console, report)

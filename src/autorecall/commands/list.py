@@ -6,13 +6,15 @@ from typing import Annotated
 
 import tyro
 
+from ..checks import brief
 from ..errors import ConfigError
 from ..presets import PRESETS
+from .words import call
 
 
 def main(arguments: list[str]) -> None:
     """Parse and print."""
-    tyro.cli(_list, prog="autorecall list", args=arguments)
+    call(_list, "autorecall list", arguments)
 
 
 def _list(dataset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")] = "") -> None:
@@ -24,5 +26,5 @@ def _list(dataset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="D
     names = [name for name in PRESETS if not dataset or name.split("/")[0] == dataset]
     if not names:
         datasets = dict.fromkeys(name.split("/")[0] for name in PRESETS)
-        raise ConfigError(f"there is no preset for the dataset {dataset!r:.80}; expected one of {', '.join(datasets)}")
+        raise ConfigError(f"there is no preset for the dataset {brief(dataset)}; expected one of {', '.join(datasets)}")
     print("\n".join(names))

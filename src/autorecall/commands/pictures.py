@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import io
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import AutorecallError
 from ..recall.batch import Recalled
+from ..storage.files import write_bytes
 from .measure import Timing
+from .text import printable
 
 COLUMNS = 10
 
 
+@rc_context({"text.parse_math": False, "text.usetex": False})  # a class name is neither a formula nor TeX
 def draw_recalled(path: Path, x: Tensor, recalled: Recalled, targets: Tensor, classes: Sequence[str]) -> None:
     """Real images above what they became, with the teacher's most probable class below."""
     columns = _distinct(recalled)
@@ -34,7 +36,7 @@ def draw_recalled(path: Path, x: Tensor, recalled: Recalled, targets: Tensor, cl
             ax.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             ax.set_xticks([])
             ax.set_yticks([])
-        name = classes[labels[index]].replace("$", r"\$")
+        name = printable(classes[labels[index]])
         axes[1, column].set_xlabel(name if len(name) <= 12 else name[:11] + "…", fontsize=9)
     axes[0, 0].set_ylabel("real" if recalled.origins is not None else "(noise)", fontsize=9)
     axes[1, 0].set_ylabel("recalled", fontsize=9)
@@ -67,17 +69,11 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a class name may be in a script that the font lacks
-            figure.savefig(aside, format="png")
-        aside.replace(path)
-    except OSError as error:
-        raise AutorecallError(f"cannot write {path}: {error.strerror}; check the folder and the free space") from error
-    finally:  # leaves nothing after an interrupt either
-        with suppress(OSError):
-            aside.unlink()
+    drawn = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a class name may be in a script that the font lacks
+        figure.savefig(drawn, format="png")
+    write_bytes(path, drawn.getvalue())
 
 
 def _distinct(recalled: Recalled) -> list[int]:

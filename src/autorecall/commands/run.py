@@ -6,19 +6,18 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TextIO, cast
 
 import tyro
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from torch import Tensor
 
 from .. import data
+from ..checks import brief
 from ..config import ARRAYS, RunConfig
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..presets import DEFAULT, PRESETS, changes, preset
@@ -29,7 +28,8 @@ from ..runs.result import Result
 from ..runs.run import run
 from ..torch_state import cores
 from .signals import watched
-from .text import printable
+from .text import complain, printable
+from .words import harmless, silent
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ def main(arguments: list[str]) -> None:
     chosen = parse(arguments)
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
-    console = Console(highlight=False, file=cast(TextIO, _Quiet(sys.stdout)))
+    console = Console(highlight=False, markup=False, emoji=False, file=cast(TextIO, _Quiet(sys.stdout)))
     earlier = (
         None
         if chosen.fresh
         else earlier_result(folder, chosen.preset, config, config.threads or cores(), lambda: _fingerprint(chosen))
     )
     if earlier is not None:
-        console.print(f"already finished: {escape(str(folder))}; --fresh runs it again")
+        console.print(f"already finished: {printable(str(folder))}; --fresh runs it again", soft_wrap=True)
         _print_result(console, config, earlier, folder)
         return
     dataset = _load(chosen)
@@ -112,16 +112,16 @@ def parse(arguments: Sequence[str]) -> Arguments:
         return _checked(_parse(arguments, name, preset(name).config))
     named = arguments[0] if not arguments[0].startswith("-") else None
     if named is not None:
-        raise ConfigError(f"both the preset {named!r} and --config are given; expected one of them")
+        raise ConfigError(f"both the preset {brief(named)} and --config are given; expected one of them")
     try:
-        stored, config = read_config(Path(file))
+        stored, config = read_config(Path(file), links=True)
     except DataError as error:
         raise ConfigError(str(error) if file in str(error) else f"{file}: {error}") from error
     if not re.fullmatch("[a-z0-9-]+/[a-z0-9-]+", stored):  # it becomes a folder
-        raise ConfigError(f"{file}: its preset is {stored!r:.80}; expected a name such as {DEFAULT}")
+        raise ConfigError(f"{file}: its preset is {brief(stored)}; expected a name such as {DEFAULT}")
     parsed = _parse(arguments, stored, config)
     if parsed.preset != stored:
-        raise ConfigError(f"both the preset {parsed.preset!r} and --config are given; expected one of them")
+        raise ConfigError(f"both the preset {brief(parsed.preset)} and --config are given; expected one of them")
     return _checked(parsed)
 
 
@@ -129,29 +129,36 @@ def _preset_among(arguments: Sequence[str]) -> str:
     """The preset that is named, first or after options; the options depend on it."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0]
-    for word in arguments:
-        if word in PRESETS:
-            # It may be the value of an option, such as --out mnist/arm: then it is not the parsed preset.
-            try:
-                if _parse(arguments, "", PRESETS[word].config, quiet=True).preset == word:
-                    return word
-            except ConfigError:  # in a setting, which is refused again later, aloud
-                return word
-            except SystemExit as leaving:
-                if leaving.code == 0:  # --help
-                    return word
+    words = [word for word in arguments if word not in ("-h", "--help")]
+    for name in dict.fromkeys(word for word in words if word in PRESETS):
+        # It may be the value of an option, such as --out mnist/arm: then it is neither the preset nor left over.
+        try:
+            with silent():
+                parsed, unknown = tyro.cli(
+                    Arguments,
+                    args=words,
+                    default=Arguments("", PRESETS[name].config),
+                    config=(tyro.conf.AvoidSubcommands,),
+                    return_unknown_args=True,
+                )
+        except ConfigError:  # in a setting, which is refused again later, aloud
+            return name
+        except SystemExit:
+            continue
+        if name in (parsed.preset, *unknown):
+            return name
     return DEFAULT
 
 
-def _parse(arguments: Sequence[str], name: str, config: RunConfig, quiet: bool = False) -> Arguments:
-    return tyro.cli(
-        Arguments,
-        prog="autorecall run",
-        args=arguments,
-        default=Arguments(name, config),
-        config=(tyro.conf.AvoidSubcommands,),
-        console_outputs=not quiet,
-    )
+def _parse(arguments: Sequence[str], name: str, config: RunConfig) -> Arguments:
+    with harmless([*arguments, config.device]):  # the only setting that may be any text
+        return tyro.cli(
+            Arguments,
+            prog="autorecall run",
+            args=arguments,
+            default=Arguments(name, config),
+            config=(tyro.conf.AvoidSubcommands,),
+        )
 
 
 def _checked(chosen: Arguments) -> Arguments:
@@ -202,7 +209,7 @@ class _Quiet:
     def _fall_silent(self, error: OSError) -> None:
         self._broken = True
         if not isinstance(error, BrokenPipeError):  # a reader that left knows
-            _warn(f"cannot print ({error.strerror}); the run continues without output")
+            complain(f"cannot print ({error.strerror}); the run continues without output")
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._file, name)
@@ -214,10 +221,10 @@ class _Bar(Observer):
     def __init__(self, console: Console, title: str, folder: Path, classes: Sequence[str]) -> None:
         self._console, self._title, self._folder, self._classes = console, title, folder, classes
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[loss]}"),
+            TextColumn("{task.fields[loss]}", markup=False),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -226,11 +233,11 @@ class _Bar(Observer):
 
     def resumed(self, step: int, steps: int) -> None:
         """Say where the run resumes."""
-        self._console.print(f"resuming after step {step} of {steps}: {escape(str(self._folder))}", soft_wrap=True)
+        self._console.print(f"resuming after step {step} of {steps}: {printable(str(self._folder))}", soft_wrap=True)
 
     def warned(self, sentence: str) -> None:
         """Print it."""
-        _warn(sentence)
+        complain(sentence)
 
     def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
         """Advance the bar."""
@@ -258,11 +265,6 @@ class _Bar(Observer):
         self._progress.__exit__(None, None, None)
 
 
-def _warn(sentence: str) -> None:
-    with suppress(OSError):
-        print("autorecall: " + printable(sentence), file=sys.stderr)
-
-
 def _print_result(console: Console, config: RunConfig, result: Result, folder: Path) -> None:
     """Accuracy, forgetting, the matrix, the memory, and where everything is."""
     usual = PRESETS.get(result.preset)
@@ -285,6 +287,6 @@ def _print_result(console: Console, config: RunConfig, result: Result, folder: P
         f"{memory.parameters:,} parameters ({memory.parameter_mb:.2f} MB)"
     )
     console.print(f"time              {result.seconds.train:.1f} s training, {result.seconds.evaluate:.1f} s testing")
-    console.print(f"results           {escape(os.fspath(folder))}", soft_wrap=True)
+    console.print(f"results           {printable(os.fspath(folder))}", soft_wrap=True)
     if (folder / "recalled.png").exists():
-        console.print(f"picture           {escape(os.fspath(folder / 'recalled.png'))}", soft_wrap=True)
+        console.print(f"picture           {printable(os.fspath(folder / 'recalled.png'))}", soft_wrap=True)

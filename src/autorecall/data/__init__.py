@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autorecall.checks import brief
 from autorecall.data import cifar10, folders, mnist
 from autorecall.data.arrays import Dataset, Split, from_arrays
 from autorecall.data.folders import from_folder
@@ -34,9 +35,9 @@ def load(
 ) -> Dataset:
     """The dataset of this name; `progress` draws a bar while downloading."""
     if name not in DATASETS:
-        raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(DATASETS)}")
+        raise DataError(f"there is no dataset {brief(name)}; choose one of {', '.join(DATASETS)}")
     if image_size is not None and name != "folder":
-        raise DataError(f"image_size is {image_size}, but {name} has a size of its own; leave image_size out")
+        raise DataError(f"image_size is {brief(image_size)}, but {name} has a size of its own; leave image_size out")
     if folder is not None and name == "mnist":
         raise DataError(f"mnist comes with the package; leave the folder {shown(folder)} out, or choose mnist-full")
     folder = None if folder is None else Path(folder)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from autorecall.checks import brief
 from autorecall.errors import DataError
 
 Inputs: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
@@ -182,7 +183,7 @@ def _class_names(classes: Sequence[str] | None, splits: dict[str, Split]) -> tup
             raise DataError(f"labels go up to {largest} and no class names are given; number the classes from 0")
         return tuple(str(label) for label in range(largest + 1))
     if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
-        raise DataError(f"classes is {classes!r:.80}; give a list of names, one per class")
+        raise DataError(f"classes is {brief(classes)}; give a list of names, one per class")
     return tuple(classes)
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from autorecall.data.arrays import Dataset, Labels, Split, tail_of_each_class
 from autorecall.data.download import Remote, download, members
-from autorecall.data.locate import cache_folder, find, shown
+from autorecall.data.locate import cache_folder, class_name, find, shown
 from autorecall.errors import DataError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -81,7 +81,7 @@ def _class_names(path: Path) -> tuple[str, ...]:
         lines = _read(path, NAMES_SIZE).decode().splitlines()
     except UnicodeDecodeError as error:
         raise DataError(_renew(path, "is not text")) from error
-    names = tuple(shown(line.strip()) for line in lines if line.strip())
+    names = tuple(class_name(line.strip()) for line in lines if line.strip())
     if len(names) != len(CLASSES):
         raise DataError(_renew(path, f"holds {len(names)} class names, expected {len(CLASSES)}"))
     return names

@@ -137,7 +137,7 @@ class _Bar:
 
     def __init__(self, label: str, visible: bool, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         hidden = not (visible and console.is_terminal)
         self._progress = Progress(*columns, console=console, transient=True, disable=hidden)
         self._task = self._progress.add_task(label, total=None)

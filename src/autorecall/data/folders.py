@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from autorecall.checks import brief
 from autorecall.data.arrays import Dataset, Split
-from autorecall.data.locate import check_folder, disk_errors, places, shown
+from autorecall.data.locate import check_folder, class_name, disk_errors, places, shown
 from autorecall.errors import DataError
 
 MINIIMAGENET_SIZE = 84
@@ -34,7 +35,7 @@ def from_folder(folder: str | Path, image_size: int = DEFAULT_SIZE) -> Dataset:
     every image is grey, else RGB. Hidden files, files without an image suffix and deeper folders are skipped.
     """
     if not (isinstance(image_size, int) and 1 <= image_size <= LARGEST_SIZE):
-        raise DataError(f"image_size is {image_size}; give a whole number of pixels from 1 to {LARGEST_SIZE}")
+        raise DataError(f"image_size is {brief(image_size)}; give a whole number of pixels from 1 to {LARGEST_SIZE}")
     folder = Path(folder)
     with disk_errors():
         check_folder(folder)
@@ -99,7 +100,7 @@ def _read(name: str, classes: dict[str, list[Path]], size: int, mode: str) -> Da
         _read_split(train, size, mode),
         _read_split(val, size, mode),
         _read_split(test, size, mode),
-        classes=tuple(shown(folder) for folder in classes),
+        classes=tuple(map(class_name, classes)),
     )
 
 

@@ -56,9 +56,17 @@ def disk_errors() -> Iterator[None]:
 
 
 def shown(name: str | Path) -> str:
-    """A name to print: control characters and undecodable bytes, which could garble a terminal, are replaced.
+    """A name in a sentence: what could garble a terminal, or turn the direction of writing, is replaced.
 
     >>> shown("cat\\x1b[2J")
     'cat\ufffd[2J'
     """
-    return "".join("\ufffd" if unicodedata.category(letter) in ("Cc", "Cs") else letter for letter in str(name))
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in str(name))
+
+
+def class_name(text: str) -> str:
+    """A class name as it is kept, without control characters and undecodable bytes.
+
+    Nothing else is replaced, as names belong to the data's fingerprint; who shows one makes it safe to show.
+    """
+    return "".join("\ufffd" if unicodedata.category(letter) in ("Cc", "Cs") else letter for letter in text)

@@ -66,6 +66,10 @@ class Checkpoints:
             told(f"no checkpoint in {self.folder} is intact; the run starts over")
         return None
 
+    def folders(self) -> list[Path]:
+        """Folders with the name of a checkpoint, which are in the way of one."""
+        return [path for path in self._files(WHOLE) if path.is_dir() and not path.is_symlink()]
+
     def any(self) -> bool:
         """Whether any file of ours is there."""
         try:

@@ -240,14 +240,13 @@ def _refuse_foreign(path: Path) -> None:
 
 def _refuse_irregular(path: Path) -> None:
     """A link could lead out of the folder and a pipe nowhere: a run writes to neither."""
-    for name in (*FILES, HISTORY, CHECKPOINTS):
-        with suppress(FileNotFoundError):
-            found = (path / name).lstat()
-            expected = stat.S_ISDIR if name == CHECKPOINTS else stat.S_ISREG
+    files = [path / name for name in (*FILES, HISTORY, f"{CHECKPOINTS}/{HISTORY}")]
+    for place in (path / CHECKPOINTS, *files, *Checkpoints(path).folders()):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found = place.lstat()
+            expected = stat.S_ISDIR if place.name == CHECKPOINTS else stat.S_ISREG
             if not expected(found.st_mode):
-                raise DataError(
-                    f"{path / name} is {kind_of(found)}, which no run makes; remove it, or choose another --out"
-                )
+                raise DataError(f"{place} is {kind_of(found)}, which no run makes; remove it, or choose another --out")
 
 
 def _tidy(path: Path) -> None:

@@ -184,8 +184,10 @@ class RunLoop:
         ends = list(accumulate(self.stream.task_lengths))
         ended = sum(end <= then.steps for end in ends)
         tested = {ended, ended - (then.steps in ends)}  # a checkpoint at the end of a task may precede its test
-        if not (0 < then.steps <= self.total and history.step == then.steps and history.size > 0 and len(then.matrix) in tested):
-            raise ValueError("steps, rows and tests do not add up")
+        if not (0 < then.steps <= self.total and len(then.matrix) in tested):
+            raise ValueError("steps and tests do not add up")
+        if history.step != then.steps or history.size <= 0:
+            raise ValueError("not the history of these steps")
         if len(then.matrix) == len(ends):
             raise ValueError("there is nothing left to do")
         if any(len(row) != len(ends) or not all(0 <= accuracy <= 100 for accuracy in row) for row in then.matrix):

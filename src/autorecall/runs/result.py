@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
+from ..checks import LARGEST_SEED, brief
 from ..errors import DataError
 from ..storage.files import read_json
 from ..storage.formats import stamped, unstamped
 from ..storage.schema import decode
+
+MOST = 10**15  # of anything that is counted or measured
 
 
 @dataclass
@@ -35,7 +39,7 @@ class Result:
 
     preset: str
     seed: int
-    split: str
+    split: Literal["test", "val"]
     accuracy: float
     forgetting: float | None
     accuracy_matrix: list[list[float]]
@@ -73,6 +77,7 @@ def read_result(path: Path) -> Result:
     """A result.json, checked field by field."""
     result = decode(Result, unstamped(read_json(path))[1], "result")
     assert isinstance(result, Result)
+    _check_figures(result)
     return result
 
 
@@ -81,3 +86,30 @@ def read_stopped(path: Path) -> Diverged:
     stopped = decode(Diverged, unstamped(read_json(path))[1], "stopped")
     assert isinstance(stopped, Diverged)
     return stopped
+
+
+def _check_figures(result: Result) -> None:
+    """Refuse figures that no run can have, as they would spoil those of others in one table."""
+    memory, seconds = result.memory, result.seconds
+    for name, value, least, most in (
+        ("seed", result.seed, 0, LARGEST_SEED),
+        ("accuracy", result.accuracy, 0, 100),
+        ("forgetting", result.forgetting, -100, 100),
+        *(
+            (f"accuracy_matrix[{i}][{j}]", accuracy, 0, 100)
+            for i, row in enumerate(result.accuracy_matrix)
+            for j, accuracy in enumerate(row)
+        ),
+        ("memory.images", memory.images, 0, MOST),
+        ("memory.image_mb", memory.image_mb, 0, MOST),
+        ("memory.parameters", memory.parameters, 0, MOST),
+        ("memory.parameter_mb", memory.parameter_mb, 0, MOST),
+        ("steps", result.steps, 0, MOST),
+        ("seconds.train", seconds.train, 0, MOST),
+        ("seconds.evaluate", seconds.evaluate, 0, MOST),
+    ):
+        if value is not None and not least <= value <= most:
+            raise DataError(f"result.{name} is {brief(value)}; expected {least} to {most}")
+    threads = result.machine.get("threads", "")
+    if threads.isdecimal() and len(threads) > 9:
+        raise DataError(f"result.machine.threads is {brief(threads)}; expected a number of threads")

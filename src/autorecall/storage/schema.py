@@ -7,11 +7,14 @@ import inspect
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Literal, TypeVar
 
+from ..checks import brief, is_finite
 from ..errors import ConfigError
 
 Kind = TypeVar("Kind")
+TOO_LARGE = 2**63  # for a whole number, in either direction
 
 
 def to_json(config: object) -> dict[str, object]:
@@ -37,16 +40,16 @@ def decode(kind: object, value: object, path: str) -> object:
         return decode(real[0] if len(real) == 1 else _tagged(real, value, path), value, path)
     if origin is Literal:
         if value not in choices:
-            raise ConfigError(f"{path} is {value!r:.80}; expected one of {', '.join(map(str, choices))}")
+            raise ConfigError(f"{path} is {brief(value)}; expected one of {', '.join(map(str, choices))}")
         return value
     if origin in (tuple, list):
         if not isinstance(value, list):
-            raise ConfigError(f"{path} is {value!r:.80}; expected a list")
+            raise ConfigError(f"{path} is {brief(value)}; expected a list")
         return origin(decode(choices[0], inner, f"{path}[{i}]") for i, inner in enumerate(value))
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{path} is {value!r:.80}; expected an object")
-        return {name: decode(choices[1], inner, f"{path}.{name:.80}") for name, inner in value.items()}
+            raise ConfigError(f"{path} is {brief(value)}; expected an object")
+        return {name: decode(choices[1], inner, f"{path}.{_name(name)}") for name, inner in value.items()}
     if isinstance(kind, type) and inspect.isabstract(kind):
         kind = _tagged(concrete(kind), value, path)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -55,18 +58,22 @@ def decode(kind: object, value: object, path: str) -> object:
     if kind is float and type(value) is int and abs(value) < 2**53:
         return float(value)
     if type(value) is not kind:  # exactly: JSON's true is not a number
-        raise ConfigError(f"{path} is {value!r:.80}; expected a {kind.__name__}")
+        raise ConfigError(f"{path} is {brief(value)}; expected a {kind.__name__}")
+    if kind is float and not is_finite(value):
+        raise ConfigError(f"{path} is {value}; expected a finite number")
+    if type(value) is int and abs(value) >= TOO_LARGE:
+        raise ConfigError(f"{path} is {brief(value)}; expected a whole number of less than 2**63")
     return value
 
 
 def _decode_dataclass(kind: type, value: object, path: str) -> object:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{path} is {value!r:.80}; expected an object with the fields of {kind.__name__}")
+        raise ConfigError(f"{path} is {brief(value)}; expected an object with the fields of {kind.__name__}")
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     unknown = [name for name in value if name not in fields and name not in ("kind", "method")]
     if unknown:
-        raise ConfigError(f"{path}.{unknown[0]:.80} is not a field of {kind.__name__}; remove it")
+        raise ConfigError(f"{path}.{_name(unknown[0])} is not a field of {kind.__name__}; remove it")
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in value:
@@ -74,12 +81,23 @@ def _decode_dataclass(kind: type, value: object, path: str) -> object:
     return kind(**{name: decode(hints[name], value[name], f"{path}.{name}") for name in fields if name in value})
 
 
+@cache
+def _hints(kind: type) -> dict[str, object]:
+    """The types of a dataclass's fields; to find them takes longer than to check a value against them."""
+    return typing.get_type_hints(kind)
+
+
+def _name(name: str) -> str:
+    """The name of a field that a file gives, as a sentence names it."""
+    return repr(name)[1:-1][:80]
+
+
 def _tagged(choices: list[type], value: object, path: str) -> type:
     """The config class of an object, by its tag."""
     tags = {str(getattr(choice, "kind", getattr(choice, "method", ""))): choice for choice in choices}
     tag = value.get("kind", value.get("method")) if isinstance(value, Mapping) else None
     if not isinstance(tag, str) or tag not in tags:
-        raise ConfigError(f"{path} names {tag!r:.80}; expected a kind or method of {', '.join(sorted(tags))}")
+        raise ConfigError(f"{path} names {brief(tag)}; expected a kind or method of {', '.join(sorted(tags))}")
     return tags[tag]
 
 

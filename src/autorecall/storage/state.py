@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Mapping
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ..errors import InputError
 
@@ -23,36 +27,109 @@ def savable(value: object) -> object:
     raise TypeError(f"cannot save a {type(value).__name__}")
 
 
-def with_number_keys(state: State) -> dict[str, object]:
-    """An optimizer's state with its parameter numbers as integers again."""
-    restored: dict[str, object] = dict(state)
-    restored["state"] = {int(key): inner for key, inner in mapping(state["state"]).items()}
-    return restored
+def for_optimizer(optimizer: Optimizer, saved: State) -> dict[str, object]:
+    """A saved state as `optimizer.load_state_dict` takes it: a copy, with numbers of parameters as keys.
+
+    An optimizer takes any values, and fails at its next step: here they must be of the kind that it has.
+    """
+    own = optimizer.state_dict()["param_groups"]
+    groups = [mapping(group) for group in sequence(saved["param_groups"])]
+    if len(groups) != len(own):
+        raise _damaged(f"{len(groups)} groups of parameters", f"{len(own)}")
+    for group, mine in zip(groups, own, strict=True):
+        for name, value in group.items():
+            if name in mine and not _alike(value, mine[name]):
+                raise _damaged(f"{value!r:.40} as {name} of the optimizer", f"a value such as {mine[name]!r:.40}")
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    kept = {int(number): mapping(values) for number, values in mapping(saved["state"]).items()}
+    for number, values in kept.items():
+        for name, value in values.items():
+            if not 0 <= number < len(trained) or not _belongs(value, trained[number]):
+                raise _damaged(f"something else than {name} of a parameter", "that")
+    filled = [{**mine, **group} for group, mine in zip(groups, own, strict=True)]  # versions of torch differ
+    return copy.deepcopy({"state": kept, "param_groups": filled})
+
+
+def _alike(value: object, mine: object) -> bool:
+    if isinstance(value, list) and isinstance(mine, list | tuple):
+        return len(value) == len(mine) and all(map(_alike, value, mine))
+    if value is None or mine is None or isinstance(value, bool) or isinstance(mine, bool):
+        return (value is None or isinstance(value, bool)) and (mine is None or isinstance(mine, bool))
+    if isinstance(value, int | float) and isinstance(mine, int | float):
+        return math.isfinite(value)
+    return type(value) is type(mine) and (not isinstance(value, Tensor) or value.dim() == 0)
+
+
+def _belongs(value: object, parameter: Tensor) -> bool:
+    if isinstance(value, Tensor):
+        return value.shape == parameter.shape or value.dim() == 0
+    return value is None or (isinstance(value, int | float) and math.isfinite(value))
+
+
+def refuse_not_finite(state: object, name: str = "") -> None:
+    """Refuse a state with a number that is not finite: every later step would spread it."""
+    if isinstance(state, Mapping):
+        for key, inner in state.items():
+            refuse_not_finite(inner, f"{name}.{key}" if name else key)
+    elif isinstance(state, list):
+        for number, inner in enumerate(state):
+            refuse_not_finite(inner, f"{name}[{number}]")
+    elif isinstance(state, Tensor) and not bool(state.isfinite().all()):
+        raise _damaged(f"a number in {name:.80} that is not finite", "one that is")
+    elif isinstance(state, float) and not math.isfinite(state):
+        raise _damaged(f"{state} as {name:.80}", "a finite number")
+
+
+def rows(value: object, like: Tensor, length: int | None = None) -> Tensor:
+    """A part of a state that must be a tensor with the dtype and axes of another, except for the number of rows."""
+    found = tensor(value)
+    if found.dtype != like.dtype or found.shape[1:] != like.shape[1:] or found.dim() != like.dim():
+        raise _damaged(f"{found.dtype} of shape {tuple(found.shape)}", f"{like.dtype} of shape (N, …)")
+    if length is not None and len(found) != length:
+        raise _damaged(f"{len(found)} rows", str(length))
+    return found
+
+
+def labels(value: object, classes: int, length: int | None = None) -> Tensor:
+    """A part of a state that must be a tensor of class numbers."""
+    found = rows(value, torch.zeros(0, dtype=torch.int64), length)
+    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < classes:
+        raise _damaged(f"the label {int(found.max())}", f"0 to {classes - 1}")
+    return found
 
 
 def mapping(value: object) -> State:
     """A part of a state that must be a mapping."""
     if not isinstance(value, Mapping):
-        raise InputError(f"a saved state has {type(value).__name__} where a mapping belongs; it is damaged")
+        raise _damaged(type(value).__name__, "a mapping")
     return value
 
 
 def tensor(value: object) -> Tensor:
     """A part of a state that must be a tensor."""
     if not isinstance(value, Tensor):
-        raise InputError(f"a saved state has {type(value).__name__} where a tensor belongs; it is damaged")
+        raise _damaged(type(value).__name__, "a tensor")
     return value
 
 
-def integer(value: object) -> int:
-    """A part of a state that must be a whole number."""
-    if not isinstance(value, int):
-        raise InputError(f"a saved state has {type(value).__name__} where a whole number belongs; it is damaged")
+def integer(value: object, most: int = 2**62) -> int:
+    """A part of a state that must be a count."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise _damaged(f"{value!r:.40}", f"a whole number from 0 to {most}")
     return value
 
 
 def integers(value: object) -> list[int]:
-    """A part of a state that must be a list of whole numbers."""
+    """A part of a state that must be a list of counts."""
+    return [integer(inner) for inner in sequence(value)]
+
+
+def sequence(value: object) -> list[object]:
+    """A part of a state that must be a list."""
     if not isinstance(value, list):
-        raise InputError(f"a saved state has {type(value).__name__} where a list belongs; it is damaged")
-    return [integer(inner) for inner in value]
+        raise _damaged(type(value).__name__, "a list")
+    return value
+
+
+def _damaged(found: str, expected: str) -> InputError:
+    return InputError(f"a saved state has {found} where {expected} belongs; it is damaged")
