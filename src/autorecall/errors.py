@@ -24,12 +24,19 @@ class InputError(AutorecallError):
 
 
 class DivergedError(AutorecallError):
-    """A number in a training step is no longer finite."""
+    """A number in a training step is no longer finite.
 
-    def __init__(self, term: str, value: float) -> None:
+    The learner is as it was before the batch, unless the message says that the step spoiled it.
+    """
+
+    def __init__(self, term: str, value: float, spoiled: bool = False) -> None:
         self.term = term
         self.value = value
-        super().__init__(f"{term} became {value}; lower the learning rates or the weights of the objective")
+        self.spoiled = spoiled
+        advice = "lower the learning rates or the weights of the objective"
+        if spoiled:
+            advice = f"this step spoiled the network: go on from what was saved before it, and {advice}"
+        super().__init__(f"{term} became {value}; {advice}")
 
 
 class WriteError(AutorecallError):

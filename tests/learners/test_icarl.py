@@ -14,7 +14,7 @@ from autorecall import BoundaryConfig, ICaRL, ICaRLConfig
 from autorecall.errors import InputError
 from autorecall.learners.icarl import herd
 
-from .worlds import CLASSES, assert_same, batch, conv, mlp
+from .worlds import CLASSES, assert_same, batch, conv, mlp, needs
 
 SETTINGS = ICaRLConfig(
     kept_images=20, learning_rate=0.1, steps_per_batch=2, replayed=4, tasks=BoundaryConfig("every", every=2)
@@ -213,6 +213,7 @@ def test_a_class_that_comes_back_still_learns_its_own_label() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_will_do(dtype: torch.dtype) -> None:
+    needs(dtype)
     student = ICaRL(mlp().to(dtype), ICaRLConfig(9, steps_per_batch=1, tasks=BoundaryConfig("every", 2)))
     for number in range(4):
         x, y = batch(number)

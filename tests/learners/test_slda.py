@@ -15,7 +15,7 @@ from autorecall import SLDA, SLDAConfig
 from autorecall.errors import ConfigError, InputError
 from autorecall.networks import FourierConfig, GatedMLPConfig
 
-from .worlds import CLASSES, assert_same, batch, conv, mlp
+from .worlds import CLASSES, assert_same, batch, conv, mlp, needs
 
 COUNT = 24
 SHRINKAGE = 0.05
@@ -211,6 +211,7 @@ def test_saved_network_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_has_its_statistics_in_single(dtype: torch.dtype) -> None:
+    needs(dtype)
     learner, reference = SLDA(mlp().to(dtype)), SLDA(mlp().to(dtype).float())
     for number in range(4):
         x, y = batch(number)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecall import BoundaryConfig, LagConfig, Learner, MLPVAEConfig
+from autorecall import BoundaryConfig, LagConfig, Learner, MLPVAEConfig, precision
 from autorecall.learners.base import methods
 
 CLASSES = 6
@@ -57,6 +57,12 @@ def conv(seed: int = 0) -> nn.Module:
     ).double()
 
 
+def normed() -> nn.Module:
+    """A perceptron with running statistics, whose loss stays finite whatever the inputs."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(60), nn.Linear(60, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
 def batch(number: int, count: int = 6, shape: tuple[int, ...] = IMAGE) -> tuple[Tensor, Tensor]:
     """Batch `number` of a stream whose classes change every two batches."""
     generator = torch.Generator().manual_seed(1000 + number)
@@ -68,6 +74,12 @@ def batch(number: int, count: int = 6, shape: tuple[int, ...] = IMAGE) -> tuple[
 every_method = pytest.mark.parametrize("method", METHODS)
 any_method = pytest.mark.parametrize("method", ALL)
 every_network = pytest.mark.parametrize("make", [mlp, conv])
+
+
+def needs(dtype: torch.dtype) -> None:
+    """Skip a test whose precision would kill it here."""
+    if not precision.works(dtype):
+        pytest.skip(f"{dtype} does not work on this machine: torch's own layers are killed there")
 
 
 def observe(student: Learner, batches: int = 4) -> None:
@@ -149,3 +161,20 @@ def assert_same(found: object, expected: object, tolerance: float = 0.0, where: 
         )
     else:
         assert found == expected, where
+
+
+def numbers(state: object, where: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The floating tensors of a state, by name."""
+    if isinstance(state, Mapping):
+        for key, inner in state.items():
+            yield from numbers(inner, f"{where}/{key}")
+    elif isinstance(state, list):
+        for number, inner in enumerate(state):
+            yield from numbers(inner, f"{where}/{number}")
+    elif isinstance(state, Tensor) and state.is_floating_point():
+        yield where, state
+
+
+def spoilt(student: Learner) -> list[str]:
+    """The parts of a learner's state that are not finite."""
+    return [name for name, value in numbers(student.state_dict()) if not bool(value.isfinite().all())]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecall.errors import UnreadableError, WriteError
+from autorecall.errors import InputError, UnreadableError, WriteError
 from autorecall.runs.history import END, Extent, History
 
 
@@ -80,6 +80,14 @@ def test_a_change_far_from_the_end_is_noticed_when_the_run_ends(path: Path, copy
     with History.resumed(path, copy, extent, unexpected) as rows:
         rows.finish(said.append)
     assert said == [f"{path} was changed by something else during the run, so not all of its rows are the run's"]
+
+
+def test_numbers_of_other_names_are_refused(path: Path) -> None:
+    with History(path) as rows:
+        rows.add({"step": 1, "loss": 0.5})
+        with pytest.raises(InputError, match=r"^step 2 has the numbers step, lost and earlier ones had step, loss; exp"):
+            rows.add({"step": 2, "lost": 0.5})
+    assert path.read_text() == "step,loss\n1,0.5\n"
 
 
 def test_rows_take_no_memory(path: Path, copy: Path) -> None:

@@ -1,28 +1,37 @@
 """The base of every learner: one verb, `observe`, around any network that maps a batch to logits.
 
 Inputs are checked here (a method may refuse more), train mode is set and restored, and a step ends with an error if
-a number is not finite. A method's own file holds little more than its idea, in `learn`.
+a number is not finite: the state is then that before the batch, if no weight had been changed yet. A method's own file
+holds little more than its idea, in `learn`.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import DivergedError, InputError
+from .. import precision
+from ..errors import AutorecallError, ConfigError, DivergedError, InputError
 from ..recall.batch import Recalled
 from ..storage.schema import concrete
-from ..storage.state import State, integer, mapping, savable, tensor, with_number_keys
+from ..storage.state import State, for_optimizer, integer, mapping, refuse_not_finite, savable, tensor
+from .shared import undo
 from .shared.boundaries import Boundaries, BoundaryConfig
+from .shared.finite import all_finite, check_finite, finite
 from .shared.modes import evaluating, training
+from .shared.tensors import FLOATS, INTEGERS, reason, usable
+from .shared.undo import KeptBuffers, Undo
+
+# In channels-last layout, oneDNN's weight gradient of a strided 1×1 convolution with fewer input channels writes past
+# its memory on processors without AVX-512, and the process dies (torch 2.13).
+FEWEST_STRIDED = 8
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,8 @@ class Learner(ABC):
         optimizer: Optimizer | None = None,
         seed: int = 0,
     ) -> None:
+        if next(network.parameters(), None) is None:
+            raise InputError("the network has no parameters; there is nothing to train")
         trained = [p for p in network.parameters() if p.requires_grad]
         if not trained and optimizer is None:
             raise InputError("the network has no parameter that requires a gradient; there is nothing to train")
@@ -89,17 +100,69 @@ class Learner(ABC):
         self.optimizer = optimizer or torch.optim.SGD(trained, lr=learning_rate)
         self.generator = torch.Generator().manual_seed(seed)
         self.classes = 0  # number of outputs, known after the first batch
-        self._known_inputs: set[tuple[torch.Size, torch.dtype]] = set()  # that the network is known to accept
+        self._known_inputs: dict[tuple[torch.Size, torch.dtype], int] = {}  # the outputs for what the network accepts
         self._convolutional = any(isinstance(module, nn.Conv2d) for module in network.modules())
+        self._fragile = any(map(_dies_in_channels_last, network.modules()))
+        self._undo: list[Undo] = []  # what to do to be as before the batch, until a weight is changed
+        self._buffers = KeptBuffers(())
 
     def observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Learn from one batch of the stream; return this step's numbers, under the same names at every step."""
-        x, y = self.check(x, y)
-        with training(self.network), torch.enable_grad():
-            try:
-                return self.learn(x, y)
-            finally:
-                self._clear_gradients()
+        """Learn from one batch of the stream; return this step's numbers, under the same names at every step.
+
+        Afterwards every number of the state is finite, or a DivergedError says which one is not.
+        """
+        self._undo = ways_back = self.remember()
+        try:
+            x, y = self.check(x, y)
+            with training(self.network), torch.enable_grad():
+                try:
+                    numbers = self.learn(x, y)
+                finally:
+                    self._clear_gradients()
+            self.check_state()
+        except BaseException as error:
+            spoiled = not ways_back
+            for go_back in reversed(ways_back):
+                go_back()
+            if spoiled and isinstance(error, DivergedError):
+                raise DivergedError(error.term, error.value, spoiled=True) from error
+            raise
+        finally:
+            self._undo, self._buffers = [], KeptBuffers(())
+        return numbers
+
+    def remember(self) -> list[Undo]:
+        """How to put everything back as it is now. Attributes are remembered, not what is changed in place."""
+        self._buffers = KeptBuffers(self.network.modules())
+        parts = (self, self.boundaries) if self.boundaries is not None else (self,)
+        return [self._buffers.put_back, undo.draws(self.generator), *map(undo.attributes, parts)]
+
+    def take_step(self) -> None:
+        """The optimizer's step, if the passes before it left finite statistics; it cannot be undone."""
+        self.check_buffers()
+        self._undo.clear()
+        try:
+            self.optimizer.step()
+        except RuntimeError as error:
+            if "without overflow" not in str(error):
+                raise
+            # torch multiplies only by numbers that the dtype can hold.
+            raise DivergedError("the optimizer's step", math.inf) from error
+
+    def check_buffers(self) -> None:
+        """A DivergedError if a running statistic is no longer finite."""
+        if all_finite(self._buffers.now()):
+            return
+        names = {id(buffer): name for name, buffer in self.network.named_buffers()}
+        for buffer, before in zip(self._buffers.now(), self._buffers.before(), strict=True):
+            # A constant of the user's, such as a mask of -inf, is as it should be.
+            if not torch.equal(buffer.isfinite(), before.isfinite()):
+                check_finite(buffer, name_of_buffer(names[id(buffer)]))
+
+    def check_state(self) -> None:
+        """After the steps: a DivergedError if a number that may have changed is no longer finite."""
+        self.check_buffers()
+        check_optimized(self.optimizer, self.network, "")
 
     @abstractmethod
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -108,8 +171,13 @@ class Learner(ABC):
     def predict(self, x: Tensor) -> Tensor:
         """Logits, in eval mode and without gradients."""
         with evaluating(self.network), torch.no_grad():
-            logits: Tensor = self.network(self.prepare(self._laid_out(x.to(self._device()))))
+            logits: Tensor = self.network(self.prepare(self.received(x)))
         return logits
+
+    def received(self, x: Tensor) -> Tensor:
+        """Inputs where the network is, in the layout it is fastest with."""
+        check_precision(x.dtype, self._device())
+        return self._laid_out(x.to(self._device()))
 
     def prepare(self, x: Tensor) -> Tensor:
         """Inputs as the network sees them, for methods that scale or resize them."""
@@ -148,9 +216,9 @@ class Learner(ABC):
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, in a learner made with the same network and config."""
+        refuse_not_finite(state)
         self.network.load_state_dict(mapping(state["network"]))
-        # Copied, because an optimizer modifies the tensors it is given.
-        self.optimizer.load_state_dict(copy.deepcopy(with_number_keys(mapping(state["optimizer"]))))
+        self.optimizer.load_state_dict(for_optimizer(self.optimizer, mapping(state["optimizer"])))
         self.generator.set_state(tensor(state["generator"]))
         self.classes = integer(state["classes"])
         if self.boundaries is not None:
@@ -163,7 +231,7 @@ class Learner(ABC):
         if not keep_gradients:
             self._clear_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.take_step()
         return value
 
     def check_single(self, x: Tensor, what: str) -> None:
@@ -197,7 +265,12 @@ class Learner(ABC):
 
         Convolutions over few images are faster with the channels of a pixel side by side.
         """
-        return x.contiguous(memory_format=torch.channels_last) if self._convolutional and x.dim() == 4 else x
+        if not self._convolutional or x.dim() != 4:
+            return x
+        if self._fragile:
+            # Flat in between, because images of one channel are contiguous in both layouts, and may look like either.
+            return x.contiguous().view(-1).view(x.shape)
+        return x.contiguous(memory_format=torch.channels_last)
 
     def _device(self) -> torch.device:
         return next(self.network.parameters()).device
@@ -206,31 +279,42 @@ class Learner(ABC):
         """The batch as `learn` takes it, or an InputError; nothing is learned or changed."""
         if torch.is_inference_mode_enabled() or torch.is_autocast_enabled(self._device().type):
             raise InputError("observe was called inside inference_mode or autocast; call it outside them")
+        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
+            raise InputError(f"learner.threads is {self.threads!r:.80}; expected a whole number from 1, or None")
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
             raise InputError(f"observe got {type(x).__name__} and {type(y).__name__}; expected two torch tensors")
-        if x.dim() < 2 or len(x) == 0:
+        x, y = usable("x", x), usable("y", y)
+        if x.dim() < 2 or x.numel() == 0:
             raise InputError(f"x has shape {tuple(x.shape)}; expected a batch (N, ...) of at least one input")
         if y.dim() != 1 or len(y) != len(x):
             raise InputError(f"y has shape {tuple(y.shape)} for {len(x)} inputs; expected one label per input")
-        if not x.is_floating_point():
+        if x.dtype not in FLOATS:
             raise InputError(f"x has dtype {x.dtype}; expected floating point in [0, 1]: use x.float() / 255 for bytes")
-        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        if y.dtype not in INTEGERS:
             raise InputError(f"y has dtype {y.dtype}; expected integer class labels: use y.long()")
-        if not bool(x.isfinite().all()):
+        if not all_finite([x]):
             raise InputError("x has NaN or infinite values; remove or repair these inputs before observe")
-        x, y = self._laid_out(x.detach().to(self._device())), y.detach().to(self._device(), torch.int64)
+        unsigned = y.dtype == torch.uint64
+        x, y = self._laid_out(x.to(self._device())), y.to(self._device(), torch.int64)
         kept = self.kept_shape()
         if kept is not None and tuple(x.shape[1:]) != kept:
             raise InputError(
                 f"x has inputs of shape {tuple(x.shape[1:])} and had {kept} before; this method keeps images, so all "
                 "must have one shape"
             )
-        if (x.shape[1:], x.dtype) not in self._known_inputs:
-            self.classes = count_outputs(self.network, self.prepare(x[:1]))
-            self._known_inputs.add((x.shape[1:], x.dtype))
+        known = self._known_inputs.get((x.shape[1:], x.dtype))
+        if known is None:
+            self._check_numbers(x)
+            known = count_outputs(self.network, self.prepare(x[:1]))
+            if not self._known_inputs and self.classes not in (0, known):
+                raise InputError(
+                    f"the network has {known} outputs but the loaded state is of {self.classes}; use such a network"
+                )
+            self._known_inputs[x.shape[1:], x.dtype] = known
+        self.classes = known
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= self.classes:
-            wrong = low if low < 0 else high
+            wrong = low % 2**64 if low < 0 and unsigned else low if low < 0 else high
             raise InputError(
                 f"y has the label {wrong} but the network has {self.classes} outputs; expected labels from 0 to "
                 f"{self.classes - 1}: relabel, or use a network with more outputs"
@@ -239,26 +323,81 @@ class Learner(ABC):
             self.check_single(x, "a batch of one input")
         return x, y
 
+    def _check_numbers(self, x: Tensor) -> None:
+        """Refuse a precision that this machine does not have, and settings that it cannot hold."""
+        kinds = {x.dtype, *(p.dtype for p in self.network.parameters() if p.dtype in FLOATS)}
+        for kind in kinds:
+            check_precision(kind, x.device)
+        largest = min(torch.finfo(kind).max for kind in kinds)
+        for name, value in _numbers(getattr(self, "config", None), "learner"):
+            if abs(value) > largest:
+                raise ConfigError(
+                    f"{name} is {value}, which is more than the numbers of this network can hold ({largest:.3g}); "
+                    "lower it, or use a network of higher precision"
+                )
+
+
+def check_precision(kind: torch.dtype, device: torch.device) -> None:
+    """Refuse half precision where it would kill the process."""
+    if device.type == "cpu" and kind in precision.HALVES and not precision.works(kind):
+        name = str(kind).removeprefix("torch.")
+        raise InputError(f"{name} does not work on this machine: torch's own layers are killed there; use float32")
+
+
+def check_optimized(optimizer: Optimizer, network: nn.Module, owner: str) -> None:
+    """A DivergedError if a parameter that the optimizer trains, or something it keeps, is not finite."""
+    trained = [p for group in optimizer.param_groups for p in group["params"]]
+    states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    if all_finite(trained) and (not states or all_finite(states)):
+        return
+    names = {id(p): name for name, p in network.named_parameters()}
+    for p in trained:
+        check_finite(p, f"{owner}the parameter {names.get(id(p), 'of the optimizer')}")
+    for p, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                check_finite(value, f"{owner}{key} of the optimizer for {names.get(id(p), 'a parameter')}")
+
+
+def name_of_buffer(name: str) -> str:
+    """What a buffer is called in a message."""
+    layer, _, last = name.rpartition(".")
+    statistics = {"running_mean": "the running mean", "running_var": "the running variance"}
+    if last not in statistics:
+        return f"the buffer {name}"
+    return f"{statistics[last]} of batch-norm layer {layer}" if layer else statistics[last]
+
+
+def _numbers(config: object, path: str) -> Iterator[tuple[str, float]]:
+    """Every floating-point setting of a config, by its name on the command line."""
+    if is_dataclass(config):
+        for field in fields(config):
+            yield from _numbers(getattr(config, field.name), f"{path}.{field.name}")
+    elif isinstance(config, float):
+        yield path, config
+
+
+def _dies_in_channels_last(layer: nn.Module) -> bool:
+    return (
+        isinstance(layer, nn.Conv2d)
+        and tuple(layer.kernel_size) == (1, 1)
+        and max(layer.stride) > 1
+        and layer.in_channels // layer.groups < FEWEST_STRIDED
+    )
+
 
 def count_outputs(network: nn.Module, x: Tensor) -> int:
     """The number of logits per input, from one pass without side effects (eval mode, no gradient)."""
     with evaluating(network), torch.no_grad():
         try:
             logits = network(x[:1])
-        except (RuntimeError, ValueError, TypeError) as error:
-            reason = str(error).splitlines()[0]
+        except AutorecallError:
+            raise
+        except Exception as error:  # a user's network may raise anything
             raise InputError(
-                f"the network cannot take {x.dtype} inputs of shape {tuple(x.shape[1:])}: {reason}"
+                f"the network cannot take {x.dtype} inputs of shape {tuple(x.shape[1:])}: {reason(error)}"
             ) from error
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise InputError(f"the network gave {found} for one input; expected logits of shape (1, classes)")
     return logits.shape[1]
-
-
-def finite(value: Tensor, name: str) -> float:
-    """The number in a tensor, or a DivergedError that names it."""
-    number = float(value.detach())
-    if not math.isfinite(number):
-        raise DivergedError(name, number)
-    return number

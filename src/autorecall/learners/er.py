@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 
 from ..checks import check_choices, check_counts, check_positive
 from ..storage.state import State, mapping
-from .base import Learner, LearnerConfig, Memory, finite
+from .base import Learner, LearnerConfig, Memory
 from .shared.boundaries import Boundaries, BoundaryConfig
+from .shared.finite import finite
 from .shared.reservoir import Reservoir
 
 
@@ -104,7 +105,7 @@ class ER(Learner):
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
-        self.reservoir.load_state_dict(mapping(state["reservoir"]))
+        self.reservoir.load_state_dict(mapping(state["reservoir"]), self.classes)
 
     def _step(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One SGD step along the sum of two gradients; each batch has its own pass through the network."""
@@ -118,5 +119,5 @@ class ER(Learner):
             loss = F.cross_entropy(self.network(self.prepare(self._laid_out(images))), labels)
             numbers["replayed_loss"] = finite(loss, "the loss on replayed images")
             loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.take_step()
         return numbers

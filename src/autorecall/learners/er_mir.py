@@ -16,10 +16,11 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..checks import check_counts
-from ..errors import ConfigError
+from ..errors import ConfigError, InputError
 from ..storage.state import State, tensor
 from .base import Learner
 from .er import ER, ERConfig
+from .shared.finite import check_finite
 from .shared.lookahead import one_step_ahead
 
 
@@ -95,13 +96,18 @@ class ERMIR(ER):
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
-        self.remembered = tensor(state["remembered"]).clone()
+        remembered = tensor(state["remembered"])
+        if remembered.shape not in ((self.config.kept_images, 0), (self.config.kept_images, self.classes)):
+            raise InputError(f"a saved state has {tuple(remembered.shape)} remembered outputs; it is damaged")
+        self.remembered = remembered.to(torch.promote_types(remembered.dtype, torch.float16), copy=True)
 
     def _lowest(self, slots: Tensor, outputs: Tensor, labels: Tensor, loss: Tensor) -> Tensor:
         """The lower of the current loss and that of remembered outputs, which are replaced where it was higher."""
         self._make_room(outputs)
         remembered = F.cross_entropy(self.remembered[slots].to(outputs), labels, reduction="none")
         better = loss < remembered
+        check_finite(outputs[better], "an output for a kept image")
+        self.remembered = self.remembered.clone()  # the step may still fail, and then this batch leaves no trace
         self.remembered[slots[better.cpu()]] = outputs[better].to(self.remembered)
         return torch.minimum(loss, remembered)
 

@@ -17,10 +17,11 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..checks import check_counts, check_not_negative, check_positive
-from ..storage.state import State, mapping, tensor
-from .base import Learner, LearnerConfig, Memory, finite
+from ..storage.state import State, labels, mapping
+from .base import Learner, LearnerConfig, Memory
 from .shared.boundaries import Boundaries, BoundaryConfig
-from .shared.reservoir import memory_of, pack, unpack
+from .shared.finite import check_finite, finite
+from .shared.reservoir import kept_images, memory_of, pack, refuse_other_shapes, unpack
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,11 @@ class GEM(Learner):
         super().load_state_dict(state)
         tasks = sorted(mapping(state["kept"]).items(), key=lambda item: int(item[0]))
         parts = [mapping(part) for _, part in tasks]
-        self.kept = [(tensor(part["images"]).clone(), tensor(part["labels"]).clone()) for part in parts]
+        kept = [labels(part["labels"], self.classes).clone() for part in parts]
+        self.kept = [
+            (kept_images(part["images"], len(own)).clone(), own) for part, own in zip(parts, kept, strict=True)
+        ]
+        refuse_other_shapes([images for images, _ in self.kept])
 
     def _trained(self) -> list[nn.Parameter]:
         return [p for p in self.network.parameters() if p.requires_grad]
@@ -117,7 +122,7 @@ class GEM(Learner):
         trained = self._trained()
         for p, part in zip(trained, torch.split(gradient, [p.numel() for p in trained]), strict=True):
             p.grad = part.view_as(p)
-        self.optimizer.step()
+        self.take_step()
 
     def _keep(self, x: Tensor, y: Tensor, begins: bool) -> None:
         """Keep the latest images of the current task; earlier tasks make room."""
@@ -140,14 +145,16 @@ def project(gradient: Tensor, memories: Tensor, margin: float = 0.0) -> Tensor:
     rows, vector = memories.double(), gradient.double()
     # All of length 1, so that a task known by heart, whose gradient is tiny, counts as well.
     lengths = rows.norm(dim=1)
+    check_finite(max(margin, 1.0) * lengths, "the gradient on kept images")
     rows, least = rows / lengths.clamp_min(torch.finfo(rows.dtype).tiny)[:, None], (margin * lengths).cpu().numpy()
     # With gram = A·Aᵀ, |vector + rowsᵀ·v|² is |Aᵀ·v + A⁺·rows·vector|² up to a constant: a small problem.
     values, directions = torch.linalg.eigh(rows @ rows.T)
     used = values > values.max() * 1e-12
     root = values[used].sqrt()
     matrix = (root[:, None] * directions[:, used].T).cpu().numpy()
-    target = -(directions[:, used].T @ (rows @ vector) / root).cpu().numpy()
-    above, _ = nnls(matrix, target - matrix @ least)
+    target = -(directions[:, used].T @ (rows @ vector) / root).cpu().numpy() - matrix @ least
+    check_finite(torch.from_numpy(target), "the gradient to be projected")
+    above, _ = nnls(matrix, target)
     weights = torch.from_numpy(above + least).to(rows)
     projected: Tensor = vector + weights @ rows
     return projected.to(gradient)

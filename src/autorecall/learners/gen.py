@@ -7,7 +7,6 @@ MNIST-5k, seeds 0-4: accuracy 80.9 ± 1.6, forgetting 16.8 ± 2.2 (paper 79.3 ±
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -20,10 +19,13 @@ from torch.optim import Optimizer
 from ..checks import check_choices, check_counts, check_not_negative, check_positive
 from ..errors import ConfigError, InputError
 from ..networks.vae import VAE, ConvVAEConfig, MLPVAEConfig, draw
-from ..storage.state import State, integer, integers, mapping, savable, tensor, with_number_keys
-from .base import Learner, LearnerConfig, Memory, finite
+from ..storage.state import State, for_optimizer, integer, integers, mapping, savable, tensor
+from .base import Learner, LearnerConfig, Memory, check_optimized
+from .shared import undo
 from .shared.boundaries import Boundaries, BoundaryConfig
+from .shared.finite import finite
 from .shared.frozen_copy import frozen_copy
+from .shared.undo import Undo
 
 PROBABILITY = 1e-5  # lower bound on outputs in the loss on soft labels
 
@@ -144,6 +146,17 @@ class GEN(Learner):
             loss, replayed = self._network_step(x, y, images, answers)
         return {"loss": loss, "replayed_loss": replayed, "bound": bound}
 
+    def remember(self) -> list[Undo]:
+        """The generator as well, whose steps come first."""
+        found = super().remember()
+        return found if self.vae is None else [*found, undo.training(self.vae, self._vae_optimizer)]
+
+    def check_state(self) -> None:
+        """The generator as well."""
+        super().check_state()
+        assert self.vae is not None
+        check_optimized(self._vae_optimizer, self.vae, "the generator: ")
+
     def images_for_vae(self, x: Tensor, kl_weight: float) -> Tensor:
         """Images for the generator to remember."""
         return self.dream(self.latents(self.config.groups * GROUP, x))
@@ -182,14 +195,17 @@ class GEN(Learner):
         self.vae = self.earlier_vae = self.earlier_network = None
         self._shape = ()
         if state["vae"] is not None:
-            saved = tensor(next(iter(mapping(state["vae"]).values())))
-            self._make_vae(tuple(integers(state["shape"])), saved.to(self._device()))
+            saved = [tensor(value) for value in mapping(state["vae"]).values()]
+            shape = tuple(integers(state["shape"]))
+            if not 1 <= math.prod(shape) <= sum(value.numel() for value in saved):  # nor build a giant to find out
+                raise InputError(f"a saved state has the shape {shape} for its generator; it is damaged")
+            self._make_vae(shape, saved[0].to(self._device()))
         super().load_state_dict(state)  # after drawing initial weights, to restore the random generator
         self.images_of_task = integer(state["images_of_task"])
         if self.vae is None:
             return
         self.vae.load_state_dict(mapping(state["vae"]))
-        self._vae_optimizer.load_state_dict(copy.deepcopy(with_number_keys(mapping(state["vae_optimizer"]))))
+        self._vae_optimizer.load_state_dict(for_optimizer(self._vae_optimizer, mapping(state["vae_optimizer"])))
         if state["earlier_vae"] is not None:
             self._copy_both()
             assert self.earlier_vae is not None

@@ -22,12 +22,13 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..checks import check_counts, check_positive
-from ..storage.state import State, mapping, tensor
+from ..storage.state import State, integer, mapping, rows
 from .base import Learner, LearnerConfig, Memory
 from .shared.boundaries import Boundaries, BoundaryConfig
 from .shared.features import forward_pass
+from .shared.finite import check_finite
 from .shared.modes import evaluating
-from .shared.reservoir import Reservoir, memory_of, unpack
+from .shared.reservoir import Reservoir, kept_images, memory_of, refuse_other_shapes, unpack
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class ICaRL(Learner):
         seen = [label for label, _ in self._images()]
         if not seen:
             return super().predict(x)
-        x = self._laid_out(x.to(self._device()))
+        x = self.received(x)
         features, logits = self._features_and_logits(x)
         if self._means is None:
             self._means = self._class_means(x)
@@ -128,11 +129,14 @@ class ICaRL(Learner):
         super().load_state_dict(state)
         self.candidates, self.exemplars, self._means = {}, {}, None
         for label, images in mapping(state["candidates"]).items():
-            self.candidates[int(label)] = Reservoir(self.config.kept_images)
-            self.candidates[int(label)].load_state_dict(mapping(images))
+            self.candidates[integer(int(label), most=self.classes - 1)] = own = Reservoir(self.config.kept_images)
+            own.load_state_dict(mapping(images), self.classes)
         for label, part in mapping(state["exemplars"]).items():
             kept = mapping(part)
-            self.exemplars[int(label)] = tensor(kept["images"]).clone(), tensor(kept["answers"]).clone()
+            answers = rows(kept["answers"], torch.zeros(0, self.classes)).clone()
+            images = kept_images(kept["images"], len(answers)).clone()
+            self.exemplars[integer(int(label), most=self.classes - 1)] = images, answers
+        refuse_other_shapes([images for _, images in self._images()])
 
     def _step(self, x: Tensor, y: Tensor) -> float:
         """One step on the real batch and on exemplars, whose targets are their answers at the end of their task.
@@ -168,16 +172,18 @@ class ICaRL(Learner):
 
     def _herd(self, like: Tensor) -> None:
         """A task is over: its candidates become exemplars, in order, with the network's answers on them."""
-        known = sorted({*self.exemplars, *self.candidates})
+        known, exemplars = sorted({*self.exemplars, *self.candidates}), dict(self.exemplars)
         for label, reservoir in self.candidates.items():
             if reservoir.images is None or len(reservoir) == 0:
                 continue
             features, logits = self._features_and_logits(self._laid_out(unpack(reservoir.images, like)))
+            check_finite(features, "a feature of a kept image")
+            check_finite(logits, "an output for a kept image")
             answers = torch.zeros_like(logits)
             answers[:, known] = logits[:, known].sigmoid()  # for classes yet to come: no
             order = herd(features)
-            self.exemplars[label] = reservoir.images[order], answers.cpu()[order]
-        self.candidates = {}
+            exemplars[label] = reservoir.images[order], answers.cpu()[order]
+        self.candidates, self.exemplars = {}, exemplars
 
     def _features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features of length 1 and logits, in eval mode; distances need at least single precision."""

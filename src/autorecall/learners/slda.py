@@ -9,17 +9,23 @@ MNIST-5k, seeds 0-4: accuracy 93.3 ± 0.1, forgetting 3.2 ± 0.1.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, InputError
+from ..errors import ConfigError, DivergedError, InputError
 from ..storage.state import State, tensor
 from .base import Learner, LearnerConfig, Memory
+from .shared import undo
 from .shared.features import forward_pass
+from .shared.finite import check_finite
 from .shared.modes import evaluating
+from .shared.undo import Undo
+
+MARGIN = 1e-6  # of the largest number: below it, rounding cannot make one infinite
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,14 @@ class SLDAConfig(LearnerConfig):
 class SLDA(Learner):
     """Counts, means and one covariance; the last layer follows from them."""
 
+    counts: Tensor
+    means: Tensor
+    scatter: Tensor
+
     def __init__(self, network: nn.Module, config: SLDAConfig | None = None, seed: int = 0) -> None:
         self.config = config or SLDAConfig()
+        if next(network.parameters(), None) is None:
+            raise InputError("the network has no parameters; use one that ends in an nn.Linear")
         unused = torch.optim.SGD(network.parameters(), lr=0.0)  # the layer follows from statistics; all may be frozen
         super().__init__(network, learning_rate=0.0, optimizer=unused, seed=seed)
         self._begin(0, 0, torch.float32)  # the first batch gives the sizes
@@ -66,18 +78,28 @@ class SLDA(Learner):
         with evaluating(self.network), torch.no_grad():
             features = forward_pass(self.network, x).features
             features = features.to("cpu", torch.promote_types(features.dtype, torch.float32))
+        check_finite(features, "a feature")
         if not len(self.counts):
             self._begin(self.classes, features.shape[1], features.dtype)
+        counts, means, scatter = self.counts.clone(), self.means.clone(), self.scatter
         for label in torch.unique(y).tolist():
             rows = features[(y == label).cpu()]
-            before, new = int(self.counts[label]), len(rows)
+            before, new = int(counts[label]), len(rows)
             mean = rows.mean(0)
-            shift, centred = mean - self.means[label], rows - mean
-            self.scatter += centred.T @ centred + torch.outer(shift, shift) * (before * new / (before + new))
-            self.means[label] += shift * (new / (before + new))
-            self.counts[label] += new
-        self._stale = True
+            shift, centred = mean - means[label], rows - mean
+            scatter = scatter + (centred.T @ centred + torch.outer(shift, shift) * (before * new / (before + new)))
+            means[label] += shift * (new / (before + new))
+            counts[label] += new
+        self._check_statistics(counts, means, scatter)
+        self.counts, self.means, self.scatter, self._stale = counts, means, scatter, True
         return {}
+
+    def remember(self) -> list[Undo]:
+        """Attributes only: in eval mode a network stays as it is, and its features may be large buffers."""
+        return [undo.attributes(self)]
+
+    def check_state(self) -> None:
+        """Nothing to add: the statistics were checked before they were taken in, and no weight has changed."""
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits, after updating the last layer."""
@@ -97,7 +119,14 @@ class SLDA(Learner):
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
-        self.counts, self.means, self.scatter = (tensor(state[name]).clone() for name in ("counts", "means", "scatter"))
+        counts, means, scatter = (tensor(state[name]).clone() for name in ("counts", "means", "scatter"))
+        known, size = len(counts), scatter.shape[-1:].numel()
+        layers = [layer for layer in self.network.modules() if isinstance(layer, nn.Linear)]
+        fits = any((layer.out_features, layer.in_features) == (known, size) for layer in layers) or known == size == 0
+        fits = fits and means.dtype == scatter.dtype and means.is_floating_point() and counts.dtype == torch.int64
+        if not fits or means.shape != (known, size) or scatter.shape != (size, size) or bool((counts < 0).any()):
+            raise InputError("a saved state has statistics that do not fit this network; it is damaged")
+        self.counts, self.means, self.scatter = counts, means, scatter
         self._stale = False  # as saved
 
     def _begin(self, classes: int, features: int, kind: torch.dtype) -> None:
@@ -122,13 +151,53 @@ class SLDA(Learner):
         if not self._stale:
             return
         assert self._layer is not None
-        covariance = self.scatter / self.counts.sum()
-        size = covariance.diagonal().mean().clamp_min(torch.finfo(covariance.dtype).eps)
-        covariance = (1 - self.config.shrinkage) * covariance
-        covariance.diagonal().add_(self.config.shrinkage * size)
-        weights = torch.linalg.solve(covariance, self.means.T).T
-        biases = -(weights * self.means).sum(1) / 2
-        biases[self.counts == 0] = torch.finfo(self._layer.bias.dtype).min  # never the largest
+        weights, biases = self._solution(self.counts, self.means, self.scatter)
         self._layer.weight.copy_(weights)
         self._layer.bias.copy_(biases)
         self._stale = False
+
+    def _solution(self, counts: Tensor, means: Tensor, scatter: Tensor) -> tuple[Tensor, Tensor]:
+        assert self._layer is not None
+        covariance = scatter / counts.sum()
+        size = _size(covariance.diagonal())
+        covariance = (1 - self.config.shrinkage) * covariance
+        covariance.diagonal().add_(self.config.shrinkage * size)
+        try:
+            weights = torch.linalg.solve(covariance, means.T).T
+        except RuntimeError as error:  # torch.linalg.LinAlgError
+            raise DivergedError("the inverse of the covariance", math.inf) from error
+        biases = -(weights * means).sum(1) / 2
+        biases[counts == 0] = torch.finfo(self._layer.bias.dtype).min  # never the largest
+        return weights, biases
+
+    @torch.no_grad()
+    def _check_statistics(self, counts: Tensor, means: Tensor, scatter: Tensor) -> None:
+        """A DivergedError if the statistics, or the layer that follows from them, are not finite.
+
+        No product of two features exceeds the larger of their squares, so the diagonal stands for the whole covariance.
+        Its eigenvalues are at least shrinkage·size, so the layer is at most |mean|² / (shrinkage·size): it is solved
+        here only if that is close to what its numbers can hold, or if rounding could hide the shrinkage.
+        """
+        assert self._layer is not None
+        diagonal = scatter.diagonal()
+        check_finite(means, "a class mean")
+        check_finite(diagonal, "the covariance")
+        numbers, kept = torch.finfo(self._layer.weight.dtype), torch.finfo(scatter.dtype)
+        least = self.config.shrinkage * float(_size(diagonal / counts.sum()))
+        farthest = float(means.double().square().sum(1).max())
+        largest = max(1.0, farthest) / least if least else math.inf
+        rounds = len(scatter) * kept.eps
+        if (
+            largest < MARGIN * numbers.max
+            and float(diagonal.sum()) < MARGIN * kept.max
+            and self.config.shrinkage > rounds
+        ):
+            return
+        check_finite(scatter, "the covariance")
+        for values in self._solution(counts, means, scatter):
+            check_finite(values.to(self._layer.weight.dtype), "the last layer")
+
+
+def _size(variances: Tensor) -> Tensor:
+    """The mean variance; of features that do not vary at all, something above 0."""
+    return variances.mean().clamp_min(torch.finfo(variances.dtype).eps)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..checks import check_choices, check_counts
-from ..errors import ConfigError, InputError
+from ..errors import ConfigError, DivergedError, InputError
 from .gated import Gated
 
 PROBABILITY = 1e-5  # Bernoulli means are kept this far from 0 and 1
@@ -112,7 +112,10 @@ class _BernoulliVAE(VAE):
     def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
         """Summed over pixels, averaged over the batch."""
         means = self.decode(z).clamp(PROBABILITY, 1 - PROBABILITY)
-        return F.binary_cross_entropy(means, x, reduction="sum") / len(x)
+        try:
+            return F.binary_cross_entropy(means, x, reduction="sum") / len(x)
+        except RuntimeError as error:  # which torch raises for what is no probability
+            raise DivergedError("a pixel of the generator", math.nan) from error
 
     @staticmethod
     def _layers(inputs: int, config: MLPVAEConfig) -> list[nn.Module]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import DataError, UnreadableError, WriteError
+from ..errors import DataError, InputError, UnreadableError, WriteError
 from ..storage.files import append_to, put_aside, regular_file, write_chunks
 
 NAME = "history.csv"
@@ -89,6 +89,11 @@ class History:
 
     def add(self, row: Mapping[str, float]) -> None:
         """Write one step."""
+        if self._columns and row.keys() != set(self._columns):
+            raise InputError(
+                f"step {row['step']} has the numbers {', '.join(row):.200} and earlier ones had "
+                f"{', '.join(self._columns):.200}; expected the same names at every step"
+            )
         lines = io.StringIO()
         writer = csv.DictWriter(lines, fieldnames=self._columns or list(row), lineterminator="\n")
         if not self._columns:

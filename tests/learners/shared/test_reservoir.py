@@ -144,7 +144,7 @@ def test_state_goes_on_as_the_reservoir_it_was_taken_from() -> None:
     first, second = Reservoir(4), Reservoir(9)
     feed(first, [7], torch.Generator().manual_seed(0))
     state = first.state_dict()
-    second.load_state_dict(state)
+    second.load_state_dict(state, 10)
     assert_same(second.state_dict(), state)
     feed(first, [20], torch.Generator().manual_seed(1), first=7, task=2)
     assert (second.tasks == 1).all(), "the loaded one is a copy"
@@ -156,7 +156,7 @@ def test_state_goes_on_as_the_reservoir_it_was_taken_from() -> None:
 def test_state_of_an_empty_reservoir_goes_on() -> None:
     first, second = Reservoir(4), Reservoir(4)
     feed(second, [3], torch.Generator())
-    second.load_state_dict(first.state_dict())
+    second.load_state_dict(first.state_dict(), 10)
     assert len(second) == second.seen == 0
     feed(second, [3], torch.Generator().manual_seed(0))
     assert second.labels.tolist() == [0, 1, 2]

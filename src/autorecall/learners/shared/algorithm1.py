@@ -23,7 +23,8 @@ from ...recall.objective import Objective
 from ...recall.side_by_side import SideBySide
 from ...recall.terms import soft_cross_entropy
 from ...torch_state import cores
-from ..base import LearnerConfig, finite
+from ..base import LearnerConfig
+from .finite import finite
 from .teacher import LagConfig, TaughtLearner
 
 
@@ -160,7 +161,7 @@ class RecallLearner(TaughtLearner):
         else:
             for loss in losses:
                 loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.take_step()
 
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Also refuse what recall cannot use."""

@@ -77,11 +77,11 @@ class Boundaries:
         self.ahead = False  # the next batch was announced to begin a task
         self.earlier_classes: frozenset[int] = frozenset()  # seen before the current batch
         self._images = 0  # of the latest task
-        self._seen: set[int] = set()
+        self._seen: frozenset[int] = frozenset()
 
     def before(self, labels: Tensor) -> bool:
         """Look at the next batch, and return whether it begins a task. The first batch always does."""
-        self.earlier_classes = frozenset(self._seen)
+        self.earlier_classes = self._seen
         new_classes = set(labels.tolist()) - self._seen
         begins = self._begins(bool(new_classes))
         if begins:
@@ -114,5 +114,5 @@ class Boundaries:
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         self.batches, self.tasks = integer(state["batches"]), integer(state["tasks"])
-        self.ahead, self._images = bool(state["ahead"]), integer(state["images"])
-        self._seen = set(integers(state["seen"]))
+        self.ahead, self._images = state["ahead"] is True, integer(state["images"])
+        self._seen = frozenset(integers(state["seen"]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...storage.state import State, integer, tensor
+from ...errors import InputError
+from ...storage.state import State, integer, labels, tensor
 from ..base import Memory
 
 
@@ -64,11 +65,14 @@ class Reservoir:
         images = None if self.images is None else self.images.clone()  # slots are overwritten in place
         return counts | {"images": images, "labels": self.labels.clone(), "tasks": self.tasks.clone()}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: State, classes: int) -> None:
         """Restore what `state_dict` returned, as a copy: slots are overwritten in place."""
-        self.capacity, self.seen = integer(state["capacity"]), integer(state["seen"])
-        self.images = None if state["images"] is None else tensor(state["images"]).clone()
-        self.labels, self.tasks = tensor(state["labels"]).clone(), tensor(state["tasks"]).clone()
+        self.capacity, self.seen = integer(state["capacity"], most=self.capacity), integer(state["seen"])
+        self.labels = labels(state["labels"], classes, min(self.capacity, self.seen)).clone()
+        self.tasks = labels(state["tasks"], self.seen, len(self.labels)).clone()
+        self.images = None if state["images"] is None else kept_images(state["images"], len(self.labels)).clone()
+        if self.images is None and self.seen:
+            raise InputError("a saved state has labels and no images; it is damaged")
 
     def _put(self, slot: int, image: Tensor, label: int, task: int) -> None:
         packed = pack(image.cpu())
@@ -81,6 +85,23 @@ class Reservoir:
             self.tasks = torch.cat([self.tasks, torch.tensor([task])])
         else:
             self.images[slot], self.labels[slot], self.tasks[slot] = packed[0], label, task
+
+
+def kept_images(value: object, count: int) -> Tensor:
+    """A part of a saved state that must be so many packed images."""
+    found = tensor(value)
+    right = found.dtype == torch.uint8 or found.is_floating_point()
+    if not right or found.dim() < 2 or len(found) != count:
+        raise InputError(
+            f"a saved state has {found.dtype} of shape {tuple(found.shape)} where {count} images belong; it is damaged"
+        )
+    return found
+
+
+def refuse_other_shapes(parts: list[Tensor]) -> None:
+    """All images of a saved state must have one shape."""
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise InputError("a saved state has images of several shapes; it is damaged")
 
 
 def pack(images: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def load(learner: Learner, path: str | Path) -> None:
     """Load what `save` wrote into a learner made with the same network and config; if refused, it is unchanged."""
     path = Path(path)
     try:
-        number, state = unstamped(read_state(path))
+        number, state = unstamped(read_state(path, links=True))
     except DataError as error:
         raise DataError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error
     method = state.get("method")

@@ -12,9 +12,12 @@ from torch.optim import Optimizer
 
 from ...errors import ConfigError
 from ...storage.state import State, mapping
-from ..base import Learner, Memory
+from ..base import Learner, Memory, name_of_buffer
+from . import undo
 from .boundaries import Boundaries, BoundaryConfig
+from .finite import all_finite, check_finite
 from .frozen_copy import frozen_copy
+from .undo import Undo
 
 
 @dataclass(frozen=True)
@@ -79,13 +82,13 @@ class Teacher:
         if self.network is None:
             self.network = frozen_copy(student)
             return
-        # In place, because unit lag copies before every batch.
+        # Tensor by tensor, because unit lag copies before every batch; the old ones stay as they are, to go back to.
         for mine, theirs in (
             (self.network.parameters(), student.parameters()),
             (self.network.buffers(), student.buffers()),
         ):
             for kept, fresh in zip(mine, theirs, strict=True):
-                kept.copy_(fresh)
+                kept.data = fresh.clone()
 
 
 class TaughtLearner(Learner):
@@ -104,6 +107,22 @@ class TaughtLearner(Learner):
         super().__init__(network, learning_rate, optimizer, seed)
         self.teacher = Teacher(lag)
         self.boundaries = self.teacher.boundaries
+
+    def remember(self) -> list[Undo]:
+        """The teacher, too."""
+        found = [*super().remember(), undo.attributes(self.teacher)]
+        return found if self.teacher.network is None else [*found, undo.memory(self.teacher.network)]
+
+    def check_state(self) -> None:
+        """The teacher's running statistics, too."""
+        super().check_state()
+        if not self._buffers.now() or self.teacher.network is None:
+            return
+        named = list(self.teacher.network.named_buffers())
+        if not all_finite(buffer for _, buffer in named):
+            for (name, mine), theirs in zip(named, self.network.buffers(), strict=True):
+                if not torch.equal(mine.isfinite(), theirs.isfinite()):
+                    check_finite(mine, f"the teacher: {name_of_buffer(name)}")
 
     def memory(self) -> Memory:
         """The teacher's parameters."""
