@@ -432,7 +432,7 @@ def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, pla
     (folder / ".lock").touch()  # of an earlier process: the folder is a run's
     said = say("run", "mnist/arm", "--fraction", "0.1")
     assert said.code == 0
-    assert said.err.startswith("autorecall: the recalled images could not be shown (AutorecallError): cannot write ")
+    assert said.err.startswith("autorecall: the recalled images could not be shown (WriteError): cannot write ")
     assert said.err.count("\n") == 1
     assert (folder / "result.json").exists()
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from autorecall import ERMIR, GEN, SLDA, ConvVAEConfig, ERMIRConfig, GENConfig, Learner, Naive, SLDAConfig
-from autorecall.errors import AutorecallError, ConfigError, DivergedError
+from autorecall.errors import AutorecallError, ConfigError, DivergedError, InputError
 from autorecall.learners.base import methods
 from autorecall.learners.gem import project
 from autorecall.learners.shared.finite import all_finite
@@ -385,3 +385,20 @@ def test_an_observed_state_is_finite() -> None:
         student = learner(method, conv())
         observe(student)
         assert spoilt(student) == []
+
+
+@every_method
+def test_a_state_with_a_mask_of_the_users_is_taken_back_and_one_with_a_weight_that_is_none_is_not(method: str) -> None:
+    network = normed()
+    network.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+    student, other = (learner(method, copy.deepcopy(network)) for _ in range(2))
+    for number in range(4):
+        student.observe(*single(number))
+    state = student.state_dict()
+    other.load_state_dict(state)
+    weights = state["network"]
+    assert isinstance(weights, dict)
+    name = next(name for name, value in weights.items() if value.is_floating_point() and name != "mask")
+    weights[name] = torch.full_like(weights[name], math.nan)
+    with pytest.raises(InputError, match=rf"a number in network\.{name} that is not finite"):
+        other.load_state_dict(state)

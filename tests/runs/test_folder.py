@@ -278,6 +278,9 @@ def test_what_a_killed_process_left_is_removed_and_what_others_put_there_stays(
     assert found == others | FINISHED
 
 
+IRREGULAR = ["config.json", "result.json", "stopped.json", "history.csv", "checkpoints", "checkpoints/history.csv"]
+
+
 def make_irregular(path: Path, kind: str) -> None:
     """What no run makes, under the name of one of its files."""
     if kind == "a folder":
@@ -289,7 +292,7 @@ def make_irregular(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a folder", "a pipe", "a symbolic link"])
-@pytest.mark.parametrize("name", ["config.json", "result.json", "stopped.json", "history.csv", "checkpoints", "checkpoints/history.csv"])
+@pytest.mark.parametrize("name", IRREGULAR)
 def test_what_no_run_makes_is_refused_and_not_waited_for(data: Dataset, tmp_path: Path, name: str, kind: str) -> None:
     folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     interrupt(config(), data, folder, 6)
@@ -312,9 +315,7 @@ def test_what_no_run_makes_is_refused_and_not_waited_for(data: Dataset, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a symbolic link"])
-def test_a_checkpoint_that_is_no_file_is_put_aside_as_a_damaged_one(
-    data: Dataset, tmp_path: Path, kind: str
-) -> None:
+def test_a_checkpoint_that_is_no_file_is_put_aside_as_a_damaged_one(data: Dataset, tmp_path: Path, kind: str) -> None:
     folder, watch = tmp_path / "run", Watch()
     interrupt(config(checkpoint_seconds=0.0), data, folder, 6)
     newest = folder / "checkpoints" / "step-000000006.safetensors"

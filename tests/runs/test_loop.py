@@ -24,8 +24,8 @@ from autorecall.data import Dataset, Split, load
 from autorecall.errors import ConfigError, InterruptedRunError, StoppedError
 from autorecall.networks import MLPConfig, ResNet18Config
 from autorecall.presets import PRESETS
-from autorecall.runs.loop import Observer, evaluate
 from autorecall.recall.kernels import can_call
+from autorecall.runs.loop import Observer, evaluate
 from autorecall.runs.run import run
 from autorecall.storage.formats import FORMAT
 from autorecall.storage.state_file import read_state, write_state
@@ -226,9 +226,9 @@ def test_a_run_stopped_while_it_is_tested_is_tested_again(
     data: Dataset, tmp_path: Path, whole: dict[str, object]
 ) -> None:
     for asked, step in ((5, 4), (9, 8)):
-        folder = tmp_path / f"{asked}"  # asked after each of four steps but the last, and after the batch that is tested
+        folder = tmp_path / f"{asked}"  # asked after each step but the last of all, and after the batch that is tested
         answers, watch, again = iter([False] * (asked - 1) + [True]), Watch(), Watch()
-        with pytest.raises(InterruptedRunError, match=rf"^interrupted at step {step} of 8; .* resume from step {step}$"):
+        with pytest.raises(InterruptedRunError, match=rf"^interrupted at step {step} of 8; .* from step {step}$"):
             run("own/bars", config("arm"), data, folder, watch, stop=answers.__next__)
         run("own/bars", config("arm"), data, folder, again)
         assert contents(folder) == whole
@@ -248,9 +248,10 @@ def test_a_run_killed_while_it_is_tested_goes_on_with_the_test(
             raise Killed
         return evaluate(*arguments)  # type: ignore[arg-type]
 
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         patched.setattr("autorecall.runs.loop.evaluate", killed)
-        run("own/bars", config("arm"), data, tmp_path)
+        with pytest.raises(Killed):
+            run("own/bars", config("arm"), data, tmp_path)
     watch = Watch()
     run("own/bars", config("arm"), data, tmp_path, watch)
     assert watch.resumptions == [4 * task]

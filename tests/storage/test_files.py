@@ -334,7 +334,7 @@ def test_a_folder_that_cannot_be_synced_is_written_to_all_the_same(
     real = getattr(os, place)
 
     def refusing(what: Path | int, *rest: int) -> object:
-        if os.path.isdir(what):
+        if stat.S_ISDIR(os.fstat(what).st_mode) if isinstance(what, int) else what.is_dir():
             raise OSError(code, os.strerror(code))
         return real(what, *rest)
 

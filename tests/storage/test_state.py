@@ -17,7 +17,6 @@ from autorecall.storage.state import (
     labels,
     mapping,
     refuse_not_finite,
-    rows,
     savable,
     tensor,
 )
@@ -97,12 +96,7 @@ def test_a_number_that_is_not_finite_is_refused_by_its_name(value: object) -> No
         refuse_not_finite({"a": {"b": [1.0, value]}})
 
 
-def test_rows_and_labels_are_those_that_belong_there() -> None:
-    like = torch.zeros(0, 3)
-    assert rows(torch.ones(2, 3), like, 2).shape == (2, 3)
-    for wrong in (torch.ones(2, 4), torch.ones(2), torch.ones(2, 3, dtype=torch.float64), torch.ones(1, 3)):
-        with pytest.raises(InputError, match="it is damaged"):
-            rows(wrong, like, 2)
+def test_labels_are_those_that_belong_there() -> None:
     assert labels(torch.tensor([0, 2]), 3).tolist() == [0, 2]
     assert labels(torch.zeros(0, dtype=torch.int64), 0).tolist() == []
     for wrong in (torch.tensor([0, 3]), torch.tensor([-1]), torch.tensor([0.0]), torch.tensor([[1]])):

@@ -216,7 +216,9 @@ class Learner(ABC):
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, in a learner made with the same network and config."""
-        refuse_not_finite(state)
+        # A constant of the user's, such as a mask of -inf, is as it should be, in the network and in its copies.
+        masks = {name for name, value in self.network.state_dict().items() if not all_finite([value])}
+        refuse_not_finite(state, except_for=masks)
         self.network.load_state_dict(mapping(state["network"]))
         self.optimizer.load_state_dict(for_optimizer(self.optimizer, mapping(state["optimizer"])))
         self.generator.set_state(tensor(state["generator"]))

@@ -22,7 +22,8 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..checks import check_counts, check_positive
-from ..storage.state import State, integer, mapping, rows
+from ..errors import InputError
+from ..storage.state import State, integer, mapping, tensor
 from .base import Learner, LearnerConfig, Memory
 from .shared.boundaries import Boundaries, BoundaryConfig
 from .shared.features import forward_pass
@@ -133,7 +134,9 @@ class ICaRL(Learner):
             own.load_state_dict(mapping(images), self.classes)
         for label, part in mapping(state["exemplars"]).items():
             kept = mapping(part)
-            answers = rows(kept["answers"], torch.zeros(0, self.classes)).clone()
+            answers = tensor(kept["answers"]).clone()
+            if not answers.is_floating_point() or answers.shape[1:] != (self.classes,):
+                raise InputError(f"a saved state has answers of shape {tuple(answers.shape)}; it is damaged")
             images = kept_images(kept["images"], len(answers)).clone()
             self.exemplars[integer(int(label), most=self.classes - 1)] = images, answers
         refuse_other_shapes([images for _, images in self._images()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TypeAlias
 
 import torch
@@ -66,33 +66,28 @@ def _belongs(value: object, parameter: Tensor) -> bool:
     return value is None or (isinstance(value, int | float) and math.isfinite(value))
 
 
-def refuse_not_finite(state: object, name: str = "") -> None:
-    """Refuse a state with a number that is not finite: every later step would spread it."""
+def refuse_not_finite(state: object, except_for: Container[str] = (), name: str = "") -> None:
+    """Refuse a state with a number that is not finite, which every later step would spread; but for these names."""
     if isinstance(state, Mapping):
         for key, inner in state.items():
-            refuse_not_finite(inner, f"{name}.{key}" if name else key)
+            if key not in except_for:
+                refuse_not_finite(inner, except_for, f"{name}.{key}" if name else key)
     elif isinstance(state, list):
         for number, inner in enumerate(state):
-            refuse_not_finite(inner, f"{name}[{number}]")
+            refuse_not_finite(inner, except_for, f"{name}[{number}]")
     elif isinstance(state, Tensor) and not bool(state.isfinite().all()):
         raise _damaged(f"a number in {name:.80} that is not finite", "one that is")
     elif isinstance(state, float) and not math.isfinite(state):
         raise _damaged(f"{state} as {name:.80}", "a finite number")
 
 
-def rows(value: object, like: Tensor, length: int | None = None) -> Tensor:
-    """A part of a state that must be a tensor with the dtype and axes of another, except for the number of rows."""
-    found = tensor(value)
-    if found.dtype != like.dtype or found.shape[1:] != like.shape[1:] or found.dim() != like.dim():
-        raise _damaged(f"{found.dtype} of shape {tuple(found.shape)}", f"{like.dtype} of shape (N, …)")
-    if length is not None and len(found) != length:
-        raise _damaged(f"{len(found)} rows", str(length))
-    return found
-
-
 def labels(value: object, classes: int, length: int | None = None) -> Tensor:
     """A part of a state that must be a tensor of class numbers."""
-    found = rows(value, torch.zeros(0, dtype=torch.int64), length)
+    found = tensor(value)
+    if found.dtype != torch.int64 or found.dim() != 1 or length not in (None, len(found)):
+        raise _damaged(
+            f"{found.dtype} of shape {tuple(found.shape)}", f"labels{'' if length is None else f' for {length}'}"
+        )
     if len(found) and not 0 <= int(found.min()) <= int(found.max()) < classes:
         raise _damaged(f"the label {int(found.max())}", f"0 to {classes - 1}")
     return found

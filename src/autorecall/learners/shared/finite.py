@@ -27,7 +27,7 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     # A sum is the quickest look at all values, and it is never finite if one of them is not.
     sums = [tensor.sum() for tensor in found]
     if not all(tensor.is_cpu for tensor in sums):  # an accelerator is waited for once
-        sums = [torch.stack([tensor.to(sums[0].device, torch.complex64) for tensor in sums]).sum()]
+        sums = [torch.stack([tensor.abs().to(sums[0].device, torch.float32) for tensor in sums]).sum()]
     return all(math.isfinite(abs(tensor.item())) for tensor in sums) or all(
         bool(tensor.isfinite().all()) for tensor in found
     )

@@ -35,4 +35,5 @@ def _modes_as_found(network: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, mode in found:
-            module.training = mode
+            if module.training is not mode:  # setting an attribute of a module takes a while
+                module.training = mode

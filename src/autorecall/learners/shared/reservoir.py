@@ -9,6 +9,8 @@ from ...errors import InputError
 from ...storage.state import State, integer, labels, tensor
 from ..base import Memory
 
+MOST_TASKS = 2**62
+
 
 class Reservoir:
     """A uniform sample of all images seen so far (Vitter 1985, algorithm R).
@@ -69,7 +71,7 @@ class Reservoir:
         """Restore what `state_dict` returned, as a copy: slots are overwritten in place."""
         self.capacity, self.seen = integer(state["capacity"], most=self.capacity), integer(state["seen"])
         self.labels = labels(state["labels"], classes, min(self.capacity, self.seen)).clone()
-        self.tasks = labels(state["tasks"], self.seen, len(self.labels)).clone()
+        self.tasks = labels(state["tasks"], MOST_TASKS, len(self.labels)).clone()
         self.images = None if state["images"] is None else kept_images(state["images"], len(self.labels)).clone()
         if self.images is None and self.seen:
             raise InputError("a saved state has labels and no images; it is damaged")
