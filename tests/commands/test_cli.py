@@ -99,9 +99,8 @@ def test_the_program_exits_with_2_and_a_sentence(tmp_path: Path, words: tuple[st
 
 
 def test_a_terminal_that_knows_ascii_alone_gets_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert program(*SHORT, cwd=tmp_path).returncode == 0
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    for words in (("show", "."), ("show", ".", "--markdown"), ("run", "--help"), SHORT):
+    for words in (SHORT, ("show", ".")):
         done = program(*words, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.isascii()

@@ -202,11 +202,10 @@ def test_a_whole_number_of_more_than_64_bits_is_refused(number: int) -> None:
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("depth", [100_000, 10**6])
-def test_what_cannot_even_be_named_is_refused_all_the_same(depth: int) -> None:
+def test_what_cannot_even_be_named_is_refused_all_the_same() -> None:
     for name in ("dots", "inner", "colour", "filled", "shape"):
         with pytest.raises(ConfigError, match=rf"^drawing\.{name}(\[0\])? "):
-            decode(Drawing, {"shape": CIRCLE} | {name: nested(depth)}, "drawing")
+            decode(Drawing, {"shape": CIRCLE} | {name: nested(100_000)}, "drawing")
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "\u202e", "\ud800"])

@@ -56,24 +56,27 @@ WRONG_OPTIMIZERS: dict[str, Callable[[dict[str, dict[object, object]], dict[str,
     "a switch that is a number": lambda _, group: group.update(amsgrad=3),
     "three betas": lambda _, group: group.update(betas=[0.9, 0.99, 0.999]),
     "betas of words": lambda _, group: group.update(betas=["a", "b"]),
-    "other parameters": lambda _, group: group.update(params=[0, 1]),
+    "other parameters": lambda _, group: group.update(params=[0]),
     "a parameter that is none": lambda state, _: state.update({"5": {"step": torch.ones(())}}),
     "moments of another shape": lambda state, _: state["0"].update(exp_avg=torch.ones(7)),
+    "moments that are one number": lambda state, _: state["0"].update(exp_avg=torch.ones(())),
+    "moments that are whole": lambda state, _: state["0"].update(exp_avg=torch.ones(3, dtype=torch.int64)),
+    "other moments": lambda state, _: state["1"].pop("exp_avg"),
     "moments that are a word": lambda state, _: state["0"].update(exp_avg="none"),
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG_OPTIMIZERS)
 def test_what_an_optimizer_would_fail_over_later_is_refused(wrong: str) -> None:
-    weight = torch.ones(3, requires_grad=True)
-    optimizer = torch.optim.Adam([weight])
-    weight.square().sum().backward()  # type: ignore[no-untyped-call]
+    weights = [torch.ones(3, requires_grad=True) for _ in range(2)]
+    optimizer = torch.optim.Adam(weights)
+    (weights[0] * weights[1]).sum().backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     kept = savable(optimizer.state_dict())
     assert isinstance(kept, dict)
     WRONG_OPTIMIZERS[wrong](kept["state"], kept["param_groups"][0])
     with pytest.raises(InputError, match=r"^a saved state has .* where .* belongs; it is damaged$"):
-        for_optimizer(torch.optim.Adam([weight]), kept)
+        for_optimizer(torch.optim.Adam(weights), kept)
 
 
 def test_a_group_that_is_missing_is_refused_and_a_setting_of_another_version_is_not() -> None:

@@ -44,8 +44,10 @@ def for_optimizer(optimizer: Optimizer, saved: State) -> dict[str, object]:
     kept = {int(number): mapping(values) for number, values in mapping(saved["state"]).items()}
     for number, values in kept.items():
         for name, value in values.items():
-            if not 0 <= number < len(trained) or not _belongs(value, trained[number]):
+            if not 0 <= number < len(trained) or not _belongs(name, value, trained[number]):
                 raise _damaged(f"something else than {name} of a parameter", "that")
+    if len({frozenset(values) for values in kept.values()}) > 1:
+        raise _damaged("other names for some parameters", "the same for all")
     filled = [{**mine, **group} for group, mine in zip(groups, own, strict=True)]  # versions of torch differ
     return copy.deepcopy({"state": kept, "param_groups": filled})
 
@@ -60,9 +62,9 @@ def _alike(value: object, mine: object) -> bool:
     return type(value) is type(mine) and (not isinstance(value, Tensor) or value.dim() == 0)
 
 
-def _belongs(value: object, parameter: Tensor) -> bool:
+def _belongs(name: str, value: object, parameter: Tensor) -> bool:
     if isinstance(value, Tensor):
-        return value.shape == parameter.shape or value.dim() == 0
+        return value.is_floating_point() and value.shape == (() if name == "step" else parameter.shape)
     return value is None or (isinstance(value, int | float) and math.isfinite(value))
 
 

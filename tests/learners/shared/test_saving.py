@@ -64,7 +64,7 @@ def wider() -> nn.Module:
         (lambda: learner("arm", mlp().float()), "1.weight is float64 (8, 60) there and float32 (8, 60) here"),
         (lambda: learner("arm", nn.Sequential(*mlp().children(), nn.Linear(6, 6))), "6.weight is missing there"),
         (lambda: learner("arm", nn.Sequential(*list(mlp().children())[:4])), "5.weight is float64 (6, 7) there"),
-        (lambda: with_frozen_part(), "does not fit this learner (ValueError); make it with the network, config and"),
+        (lambda: with_frozen_part(), "does not fit this learner (InputError); make it with the network, config and"),
     ],
     ids=["method", "kind", "width", "precision", "more layers", "fewer layers", "optimizer"],
 )
