@@ -198,6 +198,12 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("learner.initial", "zeros", "config.learner.initial is 'zeros'; expected one of real, noise"),
         ("learner.lag.policy", "never", "config.learner.lag.policy is 'never'; expected one of every, novel, boundary"),
         ("learner.lag.every", 0, "learner.lag.every is 0; expected at least 1 batch"),
+        (
+            "learner.lag.every",
+            10**15,
+            "learner.lag.every is 1000000000000000; expected at least 1 batch, and at most 1",
+        ),
+        ("learner.lag.start", 10**15, "learner.lag.start is 1000000000000000; expected at least 0 batches, and at"),
         ("learner.lag.evry", 1, "config.learner.lag.evry is not a field of LagConfig; remove it"),
     ],
 )

@@ -14,11 +14,12 @@ from typing import ClassVar, Literal, Self
 
 from torch import Tensor
 
-from ...checks import check_choices
+from ...checks import brief, check_choices
 from ...errors import ConfigError
 from ...storage.state import State, integer, integers
 
 SPACING = 40  # images, by default
+MOST = 10**12  # batches or images: anything larger is a typo
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,14 @@ class BoundaryConfig:
 
     def __post_init__(self) -> None:
         check_choices(self, self.part)
-        if self.every is not None and self.every < 1:
-            raise ConfigError(f"{self.part}.every is {self.every}; expected at least 1 batch")
-        if self.spacing is not None and self.spacing < 1:
-            raise ConfigError(f"{self.part}.spacing is {self.spacing}; expected at least 1 image")
+        if self.every is not None and not 1 <= self.every <= MOST:
+            raise ConfigError(
+                f"{self.part}.every is {brief(self.every)}; expected at least 1 batch, and at most {MOST:,}"
+            )
+        if self.spacing is not None and not 1 <= self.spacing <= MOST:
+            raise ConfigError(
+                f"{self.part}.spacing is {brief(self.spacing)}; expected at least 1 image, and at most {MOST:,}"
+            )
         if self.every is not None and self.policy != "every":
             raise ConfigError(
                 f"{self.part}.every is {self.every} but the policy is {self.policy}, which does not count batches; "

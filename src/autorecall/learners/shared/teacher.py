@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...checks import brief
 from ...errors import ConfigError
 from ...storage.state import State, mapping
 from ..base import Learner, Memory, name_of_buffer
 from . import undo
-from .boundaries import Boundaries, BoundaryConfig
+from .boundaries import MOST, Boundaries, BoundaryConfig
 from .finite import all_finite, check_finite
 from .frozen_copy import frozen_copy
 from .undo import Undo
@@ -31,8 +32,10 @@ class LagConfig(BoundaryConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.start is not None and self.start < 0:
-            raise ConfigError(f"learner.lag.start is {self.start}; expected at least 0 batches")
+        if self.start is not None and not 0 <= self.start <= MOST:
+            raise ConfigError(
+                f"learner.lag.start is {brief(self.start)}; expected at least 0 batches, and at most {MOST:,}"
+            )
 
     def for_stream(self, task_lengths: Sequence[int]) -> Self:
         """T and the start of recall from the stream, if they are unset."""
