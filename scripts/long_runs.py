@@ -2,8 +2,9 @@
 
 python scripts/long_runs.py
 
-One run of naive SGD on a million made-up inputs of four numbers, one per batch: as cheap as a step can be. It is
-stopped after 10³, 10⁵ and 10⁶ steps, and each time resumed and stopped ten more times, a step later.
+One run over a million made-up inputs of four numbers, one per batch, with a learner that learns nothing: only the run
+itself takes time. It is stopped after 10³, 10⁵ and 10⁶ steps, and each time resumed and stopped ten more times, a step
+later.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import argparse
 import resource
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+from torch import Tensor, nn
 
-from autorecall import Dataset, NaiveConfig, Observer, RunConfig, from_arrays, run
+from autorecall import Dataset, Learner, LearnerConfig, Observer, RunConfig, from_arrays, run
 from autorecall.commands.measure import Timing
 from autorecall.errors import InterruptedRunError
 from autorecall.networks import MLPConfig
@@ -24,6 +28,29 @@ from autorecall.stream import StreamConfig
 
 STOPS = (10**3, 10**5, 10**6)
 REPEATS = 10
+
+
+@dataclass(frozen=True)
+class IdleConfig(LearnerConfig):
+    """No settings."""
+
+    method: ClassVar[str] = "idle"
+
+    def build(self, network: nn.Module, seed: int) -> Learner:
+        """The learner for a run."""
+        return Idle(network, learning_rate=0.1, seed=seed)
+
+
+class Idle(Learner):
+    """Has a state, as every learner, and leaves it as it is."""
+
+    def observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Nothing is learned."""
+        return {"loss": 1 / 3}
+
+    def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Never called."""
+        raise NotImplementedError
 
 
 class Until(Observer):
@@ -68,7 +95,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=STOPS[-1], help="leave out stops after more steps")
     most = parser.parse_args().most
     data = made_up()
-    config = RunConfig("arrays", MLPConfig((2,)), StreamConfig(2, batch_size=1), NaiveConfig(), threads=1)
+    config = RunConfig("arrays", MLPConfig((2,)), StreamConfig(2, batch_size=1), IdleConfig(), threads=1)
     print(f"{'steps':>9} {'history':>10} {'checkpoint':>12} {'to save':>16} {'to resume':>16} {'memory':>10}")
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".long-runs-") as place:
         folder = Path(place) / "run"

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from .. import precision
 from ..errors import AutorecallError, ConfigError, DivergedError, InputError
+from ..networks.resnet import FEWEST_STRIDED
 from ..recall.batch import Recalled
 from ..storage.schema import concrete
 from ..storage.state import State, for_optimizer, integer, mapping, refuse_not_finite, savable, tensor
@@ -28,10 +29,6 @@ from .shared.finite import all_finite, check_finite, finite
 from .shared.modes import evaluating, training
 from .shared.tensors import FLOATS, INTEGERS, reason, usable
 from .shared.undo import KeptBuffers, Undo
-
-# In channels-last layout, oneDNN's weight gradient of a strided 1×1 convolution with fewer input channels writes past
-# its memory on processors without AVX-512, and the process dies (torch 2.13).
-FEWEST_STRIDED = 8
 
 
 @dataclass(frozen=True)
@@ -260,7 +257,8 @@ class Learner(ABC):
 
     def _clear_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        self.network.zero_grad(set_to_none=True)  # the user's optimizer may hold only part of it
+        for p in self.network.parameters():  # the user's optimizer may hold only part of it
+            p.grad = None
 
     def _laid_out(self, x: Tensor) -> Tensor:
         """The same values in the memory layout this network is fastest with.
@@ -380,6 +378,7 @@ def _numbers(config: object, path: str) -> Iterator[tuple[str, float]]:
 
 
 def _dies_in_channels_last(layer: nn.Module) -> bool:
+    """Whether oneDNN's weight gradient of this layer would write past its memory; see `networks.resnet`."""
     return (
         isinstance(layer, nn.Conv2d)
         and tuple(layer.kernel_size) == (1, 1)

@@ -199,6 +199,7 @@ class RunLoop:
         """Another version or processor may round differently: say so, and note it in the result."""
         for name, value in now.items():
             before = then.get(name, "unknown")
+            before = (before if before.isprintable() else ascii(before))[:200]  # a file may hold any text
             if before.split(", then ")[-1] != value:
                 self.observer.warned(
                     f"{folder} was started with {name} {before} and resumes with {value}; its numbers may differ in "

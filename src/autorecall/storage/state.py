@@ -38,7 +38,7 @@ def for_optimizer(optimizer: Optimizer, saved: State) -> dict[str, object]:
         raise _damaged(f"{len(groups)} groups of parameters", f"{len(own)}")
     for group, mine in zip(groups, own, strict=True):
         for name, value in group.items():
-            if name in mine and not _alike(value, mine[name]):
+            if name in mine and not (value == mine[name] if name == "params" else _alike(value, mine[name])):
                 raise _damaged(f"{value!r:.40} as {name} of the optimizer", f"a value such as {mine[name]!r:.40}")
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     kept = {int(number): mapping(values) for number, values in mapping(saved["state"]).items()}
