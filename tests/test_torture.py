@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "torture.py"
-ROWS = ("mnist/naive", "mnist/arm", "cifar10/arm")  # `make torture` takes all there are
+ROWS = ("mnist/naive", "mnist/arm")  # `make torture` takes all there are
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
