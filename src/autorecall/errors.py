@@ -6,6 +6,10 @@ from __future__ import annotations
 class AutorecallError(Exception):
     """Anything autorecall refuses or cannot recover from; the command line prints it without a traceback."""
 
+    def __str__(self) -> str:
+        """One line without escape codes: a message may repeat what a file holds."""
+        return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in super().__str__())
+
 
 class ConfigError(AutorecallError):
     """A setting that cannot work, such as zero images or a negative rate."""

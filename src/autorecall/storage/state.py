@@ -46,8 +46,11 @@ def for_optimizer(optimizer: Optimizer, saved: State) -> dict[str, object]:
         for name, value in values.items():
             if not 0 <= number < len(trained) or not _belongs(name, value, trained[number]):
                 raise _damaged(f"something else than {name} of a parameter", "that")
-    if len({frozenset(values) for values in kept.values()}) > 1:
-        raise _damaged("other names for some parameters", "the same for all")
+    kinds = {
+        frozenset((name, isinstance(value, int | float)) for name, value in values.items()) for values in kept.values()
+    }
+    if len(kinds) > 1:
+        raise _damaged("other values for some parameters", "the same kind for all")
     filled = [{**mine, **group} for group, mine in zip(groups, own, strict=True)]  # versions of torch differ
     return copy.deepcopy({"state": kept, "param_groups": filled})
 
