@@ -199,6 +199,8 @@ class GEN(Learner):
             shape = tuple(integers(state["shape"]))
             if not 1 <= math.prod(shape) <= sum(value.numel() for value in saved):  # nor build a giant to find out
                 raise InputError(f"a saved state has the shape {shape} for its generator; it is damaged")
+            if len({value.dtype for value in saved if value.is_floating_point()}) != 1:
+                raise InputError("a saved state has several dtypes for its generator; it is damaged")
             self._make_vae(shape, saved[0].to(self._device()))
         super().load_state_dict(state)  # after drawing initial weights, to restore the random generator
         self.images_of_task = integer(state["images_of_task"])

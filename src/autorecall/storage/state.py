@@ -66,8 +66,10 @@ def _alike(value: object, mine: object) -> bool:
 
 
 def _belongs(name: str, value: object, parameter: Tensor) -> bool:
+    if name == "step" and isinstance(value, Tensor | int | float):
+        return (not isinstance(value, Tensor) or value.shape == ()) and float(value) >= 0
     if isinstance(value, Tensor):
-        return value.is_floating_point() and value.shape == (() if name == "step" else parameter.shape)
+        return value.is_floating_point() and value.shape == parameter.shape
     return value is None or (isinstance(value, int | float) and math.isfinite(value))
 
 
