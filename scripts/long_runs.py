@@ -45,12 +45,12 @@ class Idle(Learner):
     """Has a state, as every learner, and leaves it as it is."""
 
     def observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Nothing is learned."""
-        return {"loss": 1 / 3}
+        """Nothing is checked."""
+        return self.learn(x, y)
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Never called."""
-        raise NotImplementedError
+        """Nothing is learned."""
+        return {"loss": 1 / 3}
 
 
 class Until(Observer):

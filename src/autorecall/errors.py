@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 
+def one_line(text: str) -> str:
+    """The text without what could garble a terminal or turn the direction of writing."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
 class AutorecallError(Exception):
     """Anything autorecall refuses or cannot recover from; the command line prints it without a traceback."""
 
     def __str__(self) -> str:
         """One line without escape codes: a message may repeat what a file holds."""
-        return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in super().__str__())
+        return one_line(super().__str__())
 
 
 class ConfigError(AutorecallError):

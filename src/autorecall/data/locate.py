@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pooch
 
-from autorecall.errors import DataError
+from autorecall.errors import DataError, one_line
 
 
 def cache_folder() -> Path:
@@ -61,7 +61,7 @@ def shown(name: str | Path) -> str:
     >>> shown("cat\\x1b[2J")
     'cat\ufffd[2J'
     """
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in str(name))
+    return one_line(str(name))
 
 
 def class_name(text: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from ..errors import DataError, StoppedError, UnreadableError, WriteError
-from ..storage.files import sync_folder
+from ..errors import DataError, StoppedError, UnreadableError
+from ..storage.files import sync_folder, writing
 from ..storage.state import State
 from ..storage.state_file import read_state, write_state
 
@@ -28,7 +28,7 @@ class Checkpoints:
 
     def make_folder(self) -> None:
         """Make the folder, if there is none."""
-        with _disk(self.folder):
+        with writing(f"to {self.folder}"):
             if not self.folder.exists():
                 self.folder.mkdir()  # without parents: a lost run folder is not recreated
                 sync_folder(self.folder.parent)
@@ -37,7 +37,7 @@ class Checkpoints:
         """Add a checkpoint, and remove all but the last two."""
         self.make_folder()
         write_state(self.folder / f"step-{step:09}.safetensors", state)
-        with _disk(self.folder):
+        with writing(f"to {self.folder}"):
             for old in self._files(WHOLE)[:-KEPT]:
                 old.unlink()
 
@@ -92,7 +92,7 @@ class Checkpoints:
         """Out of the way of later ones, which may have lower numbers."""
         for path in damaged:
             told(f"the checkpoint {path} is damaged and was skipped")
-            with _disk(self.folder):
+            with writing(f"to {self.folder}"):
                 path.replace(path.with_suffix(".damaged"))
 
     def _unlink(self, *kinds: re.Pattern[str]) -> None:
@@ -108,11 +108,3 @@ class Checkpoints:
         except OSError as error:
             raise UnreadableError(f"cannot read {self.folder}: {error.strerror}; check the path") from error
         return sorted(path for path in found if any(kind.fullmatch(path.name) for kind in kinds))
-
-
-@contextmanager
-def _disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise WriteError(f"cannot write to {folder}: {error.strerror}; check the folder and the free space") from error

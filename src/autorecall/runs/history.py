@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import DataError, InputError, UnreadableError, WriteError
-from ..storage.files import append_to, put_aside, regular_file, write_chunks
+from ..errors import DataError, InputError, UnreadableError
+from ..storage.files import append_to, put_aside, regular_file, write_chunks, writing
 
 NAME = "history.csv"
 END = 2**16  # the last bytes of a saved history, which are compared when a run resumes
@@ -69,7 +69,7 @@ class History:
         self._copied = self._size
         self._file: BinaryIO | None = None
         if path is not None:
-            with _disk(path):
+            with writing(str(path)):
                 self._file = append_to(path, self._size)
 
     @classmethod
@@ -81,7 +81,7 @@ class History:
             return cls(path, copy)
         for place in (path, copy):
             if place not in intact:
-                with _disk(place), regular_file(intact[0]) as file:
+                with writing(str(place)), regular_file(intact[0]) as file:
                     write_chunks(place, _part(file, 0, extent.size))
         if path not in intact:
             told(f"{path} was changed or removed, and was restored from a copy")
@@ -114,7 +114,7 @@ class History:
         with self._writing() as file:
             os.fsync(file.fileno())
             end = _digest(_part(file, max(0, self._size - END), self._size))
-            with _disk(self._copy), append_to(self._copy, self._copied) as copy:
+            with writing(str(self._copy)), append_to(self._copy, self._copied) as copy:
                 copy.writelines(_part(file, self._copied, self._size))
                 copy.flush()
                 os.fsync(copy.fileno())
@@ -145,7 +145,7 @@ class History:
     def _writing(self) -> Iterator[BinaryIO]:
         assert self._file is not None
         assert self._path is not None
-        with _disk(self._path):
+        with writing(str(self._path)):
             yield self._file
 
 
@@ -161,11 +161,3 @@ def _digest(chunks: Iterable[bytes]) -> str:
     for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise WriteError(f"cannot write {path}: {error.strerror}; check the folder and the free space") from error

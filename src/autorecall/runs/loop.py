@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from ..data import Split
-from ..errors import DivergedError, InterruptedRunError, StoppedError, WriteError
+from ..errors import DivergedError, InterruptedRunError, StoppedError, WriteError, one_line
 from ..learners.base import Learner
 from ..metrics import average_accuracy, forgetting, task_accuracy
 from ..recall.batch import Recalled
@@ -198,8 +198,7 @@ class RunLoop:
     def _note_changes(self, folder: Path, now: dict[str, str], then: Mapping[str, str]) -> None:
         """Another version or processor may round differently: say so, and note it in the result."""
         for name, value in now.items():
-            before = then.get(name, "unknown")
-            before = (before if before.isprintable() else ascii(before))[:200]  # a file may hold any text
+            before = one_line(then.get(name, "unknown"))[:200]  # a file may hold any text
             if before.split(", then ")[-1] != value:
                 self.observer.warned(
                     f"{folder} was started with {name} {before} and resumes with {value}; its numbers may differ in "

@@ -20,6 +20,15 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM)
 
 
+@contextmanager
+def writing(place: str) -> Iterator[None]:
+    """An error of the system inside becomes one sentence about this place."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"cannot write {place}: {error.strerror}; check the folder and the free space") from error
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically: after a crash or a power cut, either the old or the new file is there."""
     write_chunks(path, [content])

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ...errors import InputError
+from ...errors import InputError, one_line
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (
@@ -28,7 +28,7 @@ def usable(name: str, given: Tensor) -> Tensor:
 def reason(error: BaseException) -> str:
     """What an error says, in one line of moderate length."""
     lines = str(error).splitlines() or [""]
-    said = "".join(letter if letter.isprintable() else " " for letter in lines[0])
+    said = one_line(lines[0])
     said = said if len(said) <= 300 else f"{said[:300]}…"
     return said or type(error).__name__
 
