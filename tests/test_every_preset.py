@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autorecall import GENConfig, GENMIRConfig
+from autorecall import GENConfig, GENMIRConfig, ResNet18Config
 from autorecall.data import Dataset, from_arrays
 from autorecall.presets import PRESETS
 from autorecall.runs.folder import read_config
@@ -33,6 +33,8 @@ def test_preset_runs(name: str, tmp_path: Path) -> None:
     shape = (1, 28, 28) if config.dataset == "mnist" else (3, 16, 16)
     dataset = small(shape, classes, each=12 // classes)
     short = replace(config, stream=replace(config.stream, batch_size=3, passes=1))
+    if isinstance(short.network, ResNet18Config):
+        short = replace(short, network=replace(short.network, channels=4))
     if isinstance(short.learner, GENConfig):  # or it takes half a minute
         short = replace(short, learner=replace(short.learner, groups=2, steps_per_batch=2, image_size=None))
     if isinstance(short.learner, GENMIRConfig):

@@ -200,11 +200,10 @@ def alive(shape: tuple[int, ...]) -> int:
     return sum(tuple(tensor.shape[1:]) == shape for tensor in tensors)
 
 
-@every_network
 @pytest.mark.parametrize("method", sorted({*METHODS} - {*KEEPING}))
-def test_no_image_outlives_observe(method: str, make: Make) -> None:
+def test_no_image_outlives_observe(method: str) -> None:
     """Neither the user's own memory, which the array stands for, nor a tensor in the shape of an image."""
-    student = learner(method, make())
+    student = learner(method, conv())
     before = alive(IMAGE)
     kept = []
     for number in range(4):
@@ -245,8 +244,7 @@ def made(method: str, network: nn.Module, optimize: Optimize, seed: int, lag: La
     return learner(method, network, optimize and optimize(network), seed, lag)
 
 
-@pytest.mark.parametrize("observed", [0, 1, 3])
-@every_optimizer
+@pytest.mark.parametrize(("observed", "optimize"), [(0, None), (3, None), (1, sgd), (3, adam)])
 @pytest.mark.parametrize("make", [mlp, conv])
 @any_method
 def test_saved_state_goes_on_bit_for_bit(

@@ -65,6 +65,8 @@ WRONG_OPTIMIZERS: dict[str, Callable[[dict[str, dict[object, object]], dict[str,
     "moments that are one number": lambda state, _: state["0"].update(exp_avg=torch.ones(())),
     "moments that are whole": lambda state, _: state["0"].update(exp_avg=torch.ones(3, dtype=torch.int64)),
     "other moments": lambda state, _: state["1"].pop("exp_avg"),
+    "no moments": lambda state, _: state["0"].update(exp_avg=None),
+    "a huge whole number": lambda _, group: group.update(weight_decay=2**70),
     "moments that are a word": lambda state, _: state["0"].update(exp_avg="none"),
 }
 

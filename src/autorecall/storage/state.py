@@ -46,9 +46,7 @@ def for_optimizer(optimizer: Optimizer, saved: State) -> dict[str, object]:
         for name, value in values.items():
             if not 0 <= number < len(trained) or not _belongs(name, value, trained[number]):
                 raise _damaged(f"something else than {name} of a parameter", "that")
-    kinds = {
-        frozenset((name, isinstance(value, int | float)) for name, value in values.items()) for values in kept.values()
-    }
+    kinds = {frozenset((name, _kind(value)) for name, value in values.items()) for values in kept.values()}
     if len(kinds) > 1:
         raise _damaged("other values for some parameters", "the same kind for all")
     filled = [{**mine, **group} for group, mine in zip(groups, own, strict=True)]  # versions of torch differ
@@ -61,8 +59,12 @@ def _alike(value: object, mine: object) -> bool:
     if value is None or mine is None or isinstance(value, bool) or isinstance(mine, bool):
         return (value is None or isinstance(value, bool)) and (mine is None or isinstance(mine, bool))
     if isinstance(value, int | float) and isinstance(mine, int | float):
-        return math.isfinite(value)
+        return math.isfinite(value) and abs(value) < 2**63  # torch's limit for whole numbers
     return type(value) is type(mine) and (not isinstance(value, Tensor) or value.dim() == 0)
+
+
+def _kind(value: object) -> str:
+    return "number" if isinstance(value, int | float) else type(value).__name__
 
 
 def _belongs(name: str, value: object, parameter: Tensor) -> bool:
@@ -70,7 +72,7 @@ def _belongs(name: str, value: object, parameter: Tensor) -> bool:
         return (not isinstance(value, Tensor) or value.shape == ()) and float(value) >= 0
     if isinstance(value, Tensor):
         return value.is_floating_point() and value.shape == parameter.shape
-    return value is None or (isinstance(value, int | float) and math.isfinite(value))
+    return value is None or (isinstance(value, int | float) and math.isfinite(value) and abs(value) < 2**63)
 
 
 def refuse_not_finite(state: object, except_for: Container[str] = (), name: str = "") -> None:
