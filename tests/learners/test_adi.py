@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from autorecall import ADI, ADIConfig, LagConfig, Naive, NaiveConfig, Recalled
 from autorecall.errors import ConfigError, DivergedError
-from autorecall.learners.adi import TERMS, Aimed, statistics_of
+from autorecall.learners.adi import TERMS, Aimed
+from autorecall.recall.statistics import statistics_of
 
 from .algorithm1 import log_softmax, sum_of
 from .worlds import CLASSES, IMAGE, Make, assert_same, batch, conv, mlp, teacher_of

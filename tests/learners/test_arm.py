@@ -29,6 +29,7 @@ from autorecall import (
 from autorecall.commands.measure import LiteralARM
 from autorecall.errors import ConfigError, DivergedError, InputError
 from autorecall.metrics import task_accuracy
+from autorecall.recall.copies import treats_copies_alike
 from autorecall.recall.objective import TERMS
 from autorecall.recall.terms import DivergenceForm
 
@@ -177,15 +178,23 @@ def assert_stands_for_copies(recalled: Recalled, targets: Tensor, literal: Algor
 
 
 @pytest.mark.parametrize("way", ["as it is", "copies kept", "without kernels", "equations as they stand"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@some_variants
 @pytest.mark.parametrize("make", [mlp, conv])
-def test_observe_follows_algorithm_1(make: Make, variant: str, way: str, request: pytest.FixtureRequest) -> None:
+def test_observe_follows_algorithm_1_in_every_way(
+    make: Make, variant: str, way: str, request: pytest.FixtureRequest
+) -> None:
     if way == "without kernels":
         request.getfixturevalue("without_kernels")
     learner = (LiteralARM if way == "equations as they stand" else ARM)(make(), VARIANTS[variant])
     if way == "copies kept":
         learner.copies = "keep"
     assert_follows_algorithm_1(learner)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("make", [mlp, conv])
+def test_observe_follows_algorithm_1(make: Make, variant: str) -> None:
+    assert_follows_algorithm_1(ARM(make(), VARIANTS[variant]))
 
 
 @unknown_layers
@@ -373,6 +382,30 @@ def test_copies_are_kept_where_a_layer_may_treat_them_differently_and_each_learn
     for warning, name in zip(caught, ["Centre (2)", "Dropout (2)"], strict=True):
         assert str(warning.message).startswith("recall keeps all 17 copies, which takes longer: " + name)
         assert warning.filename == __file__
+
+
+class OwnNetwork(nn.Module):
+    """A user's class, of which nothing is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = conv()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).tanh()  # type: ignore[no-any-return]
+
+
+def test_a_network_of_ones_own_is_tried_once_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[bool] = []
+
+    def trying(network: nn.Module, x: Tensor) -> bool:
+        tried.append(treats_copies_alike(network, x))
+        return tried[-1]
+
+    monkeypatch.setattr("autorecall.learners.shared.algorithm1.treats_copies_alike", trying)
+    assert_follows_algorithm_1(ARM(OwnNetwork().double(), VARIANTS["more images than real"]))
+    assert tried == [True]
+    assert len(recalled_by(OwnNetwork().double()).counts) <= 6
 
 
 def test_copies_that_are_dropped_out_differently_become_different_images() -> None:

@@ -18,6 +18,7 @@ from autorecall.recall import reference
 from autorecall.recall.ascent import ascend
 from autorecall.recall.batch import Recalled
 from autorecall.recall.objective import TERMS, Disagreement, disagreement
+from autorecall.recall.plan import Plans
 from autorecall.recall.side_by_side import SideBySide
 from autorecall.recall.terms import DivergenceForm
 
@@ -59,7 +60,7 @@ def ascended(
 ) -> Found:
     side_by_side = SideBySide()
     side_by_side.threads = threads
-    return ascend(student, teacher, start, objective, steps, rate, side_by_side)
+    return ascend(student, teacher, start, objective, steps, rate, side_by_side, Plans())
 
 
 # One step, by hand

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from autorecall.recall.copies import counted, distinct, forward, obstacle
+from autorecall.recall.copies import counted, distinct, forward, obstacle, treats_copies_alike
 
 from .worlds import CLASSES, COUNTS, NETWORKS, assert_close, network_of, of_copies, some_images
 
@@ -89,6 +90,71 @@ def test_nothing_is_in_the_way_where_every_layer_treats_copies_alike(name: str) 
 @every_network
 def test_nothing_is_in_the_way_in_any_of_these_networks(kind: str) -> None:
     assert obstacle(network_of(kind)) is None
+
+
+# Finding out by trying
+
+
+class Own(nn.Module):
+    """A user's network around something."""
+
+    def __init__(self, middle: Callable[[Tensor], Tensor], momentum: float | None = 0.1) -> None:
+        super().__init__()
+        self.first, self.last, self.middle = nn.Linear(512, 8), nn.Linear(8, CLASSES), middle
+        self.norm = nn.BatchNorm1d(8, momentum=momentum)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(self.norm(self.first(x.flatten(1)))))  # type: ignore[no-any-return]
+
+
+def sometimes(x: Tensor) -> Tensor:
+    """Draws, but hardly ever changes a value."""
+    return x * (torch.rand(len(x), 1) > 1e-6)
+
+
+ALIKE: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "softmax over classes": lambda x: x.softmax(1),
+    "cut at the largest": lambda x: x.clamp_max(x.detach().max()),
+}
+DIFFERENT: dict[str, Callable[[Tensor], Tensor]] = {
+    "centred": lambda x: x - x.mean(0),
+    "softmax over images": lambda x: x.softmax(0),
+    "divided by their number": lambda x: x / len(x),
+    "batch-norm of its own": lambda x: nn.functional.batch_norm(x, None, None, training=True),
+    "dropout": lambda x: nn.functional.dropout(x, 0.5),
+    "hardly any dropout": sometimes,
+    "drawn in Python": lambda x: x if random.random() > 1e-9 else -x,
+    "the image before": lambda x: x + x.roll(1, 0),
+    "gradient of another": lambda x: x.detach() + x.mean(0) - x.mean(0).detach(),
+    "no gradient at all": lambda x: x.detach(),
+    "an error": lambda x: x if len(x) == 3 else torch.zeros(0).max(),
+    "not finite": lambda x: x * torch.inf,
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 10])
+@pytest.mark.parametrize("name", ALIKE)
+def test_a_network_that_treats_copies_alike_is_found_out(name: str, count: int) -> None:
+    network = Own(ALIKE[name])
+    assert obstacle(network) == "Own"
+    assert treats_copies_alike(copy.deepcopy(network), torch.rand(count, 512))
+    assert treats_copies_alike(copy.deepcopy(network).double(), torch.rand(count, 512).double())
+
+
+@pytest.mark.parametrize("x", [torch.rand(10, 512), torch.zeros(10, 512)], ids=["images", "nothing"])
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_a_network_that_treats_copies_differently_is_found_out(name: str, x: Tensor) -> None:
+    network = Own(DIFFERENT[name])
+    state = torch.get_rng_state(), random.getstate()
+    assert not treats_copies_alike(network, x)
+    assert (random.getstate(), torch.get_rng_state().tolist()) == (state[1], state[0].tolist())
+
+
+def test_a_dropout_layer_is_not_tried() -> None:
+    assert not treats_copies_alike(Own(nn.Dropout(1e-9)), torch.rand(10, 512))
+    assert not treats_copies_alike(Own(Ceaseless(1e-9).eval()), torch.rand(10, 512))
+    assert treats_copies_alike(Own(nn.Dropout(0.5).eval()), torch.rand(10, 512))
 
 
 # Counting

@@ -7,8 +7,6 @@ MNIST-5k, seeds 0-4: accuracy 59.7 ± 3.2, forgetting 6.7 ± 3.6 (paper 55.4 ± 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +17,6 @@ from torch.optim import Optimizer
 
 from ..checks import check_not_negative
 from ..recall.batch import Recalled, choose, initial_images
-from ..recall.copies import WEIGHTED
 from ..recall.objective import Objective
 from ..recall.terms import divergence, l2_norm, total_variation, weighted_mean
 from .base import Learner
@@ -107,13 +104,10 @@ class Inversion(Objective):
 
     start: Aimed
 
-    def ask_teacher(self, teacher: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
-        """The teacher's logits, and how far the batch statistics are from its running ones."""
-        if not self.weights["batch_statistics"]:
-            return super().ask_teacher(teacher, images)
-        with statistics_of(teacher, self.start) as distances:
-            (logits,) = super().ask_teacher(teacher, images)
-        return (logits, torch.stack(distances).mean()) if distances else (logits,)
+    @property
+    def wants_statistics(self) -> bool:
+        """Unless they do not count."""
+        return bool(self.weights["batch_statistics"])
 
     def terms(self, student_logits: Tensor, teacher_outputs: tuple[Tensor, ...], images: Tensor) -> dict[str, Tensor]:
         """Every term by its name in TERMS; total variation only for images."""
@@ -128,28 +122,3 @@ class Inversion(Objective):
         if images.dim() == 4:
             found["total_variation"] = total_variation(images, weights)
         return found | {"batch_statistics": statistics[0] if statistics else images.new_zeros(())}
-
-
-@contextmanager
-def statistics_of(network: nn.Module, batch: Recalled) -> Iterator[list[Tensor]]:
-    """Inside, every pass of this batch appends, for each batch-norm layer, |batch mean − running mean|₂ +
-    |batch variance − running variance|₂, read before the pass updates the running ones; variances are unbiased."""
-    distances: list[Tensor] = []
-
-    def read(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        (x,) = inputs
-        values, shares = x.reshape(*x.shape[:2], -1), batch.weights.to(x)
-        count = batch.total * values.shape[2]
-        mean = torch.tensordot(shares, values.mean(2), dims=1)
-        spread = (values - mean[:, None]).square().mean(2)
-        variance = torch.tensordot(shares, spread, dims=1) * (count / max(count - 1, 1))
-        running_mean, running_variance = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
-        distances.append((mean - running_mean).norm() + (variance - running_variance).norm())
-
-    layers = [m for m in network.modules() if isinstance(m, WEIGHTED) and m.running_mean is not None]
-    handles = [layer.register_forward_pre_hook(read) for layer in layers]
-    try:
-        yield distances
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -100,6 +100,7 @@ class Learner(ABC):
         self._known_inputs: dict[tuple[torch.Size, torch.dtype], int] = {}  # the outputs for what the network accepts
         self._convolutional = any(isinstance(module, nn.Conv2d) for module in network.modules())
         self._fragile = any(map(_dies_in_channels_last, network.modules()))
+        self._layers = list(network.modules())
         self._undo: list[Undo] = []  # what to do to be as before the batch, until a weight is changed
         self._buffers = KeptBuffers(())
 
@@ -108,10 +109,11 @@ class Learner(ABC):
 
         Afterwards every number of the state is finite, or a DivergedError says which one is not.
         """
+        self._layers = list(self.network.modules())  # walked through once: it takes longer than one would think
         self._undo = ways_back = self.remember()
         try:
             x, y = self.check(x, y)
-            with training(self.network), torch.enable_grad():
+            with training(self.network, self._layers), torch.enable_grad():
                 try:
                     numbers = self.learn(x, y)
                 finally:
@@ -130,7 +132,7 @@ class Learner(ABC):
 
     def remember(self) -> list[Undo]:
         """How to put everything back as it is now. Attributes are remembered, not what is changed in place."""
-        self._buffers = KeptBuffers(self.network.modules())
+        self._buffers = KeptBuffers(self._layers)
         parts = (self, self.boundaries) if self.boundaries is not None else (self,)
         return [self._buffers.put_back, undo.draws(self.generator), *map(undo.attributes, parts)]
 
@@ -256,9 +258,13 @@ class Learner(ABC):
         return rows
 
     def _clear_gradients(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        for p in self.network.parameters():  # the user's optimizer may hold only part of it
-            p.grad = None
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                p.grad = None
+        for layer in self._layers:  # the user's optimizer may hold only part of it
+            for p in layer._parameters.values():
+                if p is not None:
+                    p.grad = None
 
     def _laid_out(self, x: Tensor) -> Tensor:
         """The same values in the memory layout this network is fastest with.
@@ -273,11 +279,12 @@ class Learner(ABC):
         return x.contiguous(memory_format=torch.channels_last)
 
     def _device(self) -> torch.device:
-        return next(self.network.parameters()).device
+        return next(p.device for layer in self._layers for p in layer._parameters.values() if p is not None)
 
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The batch as `learn` takes it, or an InputError; nothing is learned or changed."""
-        if torch.is_inference_mode_enabled() or torch.is_autocast_enabled(self._device().type):
+        device = self._device()
+        if torch.is_inference_mode_enabled() or torch.is_autocast_enabled(device.type):
             raise InputError("observe was called inside inference_mode or autocast; call it outside them")
         if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
             raise InputError(f"learner.threads is {self.threads!r:.80}; expected a whole number from 1, or None")
@@ -295,7 +302,7 @@ class Learner(ABC):
         if not all_finite([x]):
             raise InputError("x has NaN or infinite values; remove or repair these inputs before observe")
         unsigned = y.dtype == torch.uint64
-        x, y = self._laid_out(x.to(self._device())), y.to(self._device(), torch.int64)
+        x, y = self._laid_out(x.to(device)), y.to(device, torch.int64)
         kept = self.kept_shape()
         if kept is not None and tuple(x.shape[1:]) != kept:
             raise InputError(
@@ -312,7 +319,7 @@ class Learner(ABC):
                 )
             self._known_inputs[x.shape[1:], x.dtype] = known
         self.classes = known
-        low, high = int(y.min()), int(y.max())
+        low, high = map(int, y.aminmax())
         if low < 0 or high >= self.classes:
             wrong = low % 2**64 if low < 0 and unsigned else low if low < 0 else high
             raise InputError(

@@ -34,6 +34,7 @@ class MLP(nn.Module):
     """Takes images as images and flattens them itself, so that total variation still sees rows and columns."""
 
     treats_images_alone = True  # copies of an image need only be run once
+    same_steps = True  # for every batch, so that recall can plan them
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], classes: int) -> None:
         super().__init__()

@@ -56,6 +56,7 @@ class BasicBlock(nn.Module):
     """Two 3×3 convolutions and a shortcut; the shortcut is a 1×1 convolution where the shape changes."""
 
     treats_images_alone = True  # except for batch-norm: copies of an image need only be run once
+    same_steps = True  # for every batch, so that recall can plan them
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -81,6 +82,7 @@ class ResNet18(nn.Module):
     """Stem, four stages of two blocks, 4×4 average pool, one linear layer."""
 
     treats_images_alone = True  # except for batch-norm: copies of an image need only be run once
+    same_steps = True  # for every batch, so that recall can plan them
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, channels: int, stem_momentum: float | None) -> None:
         super().__init__()

@@ -19,6 +19,13 @@
 #define WIDEST
 #endif
 
+/* No element depends on what the loop did to another. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define IVDEP _Pragma("GCC ivdep")
+#else
+#define IVDEP
+#endif
+
 enum { MIXTURE_FIRST, JENSEN_SHANNON, CROSS_ENTROPY };
 
 #define JOIN(name, type) name##_##type
@@ -46,45 +53,96 @@ enum { MIXTURE_FIRST, JENSEN_SHANNON, CROSS_ENTROPY };
 #define TINY DBL_MIN
 #include "_kernels.c"
 
+/* Raised with every change of a signature, so that a library built from other sources is not called. */
+int64_t kernels_version(void) { return 2; }
+
 /* Loaded with ctypes, which lets other threads run meanwhile; the module itself is empty. */
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, NULL};
 PyMODINIT_FUNC PyInit__kernels(void) { return PyModule_Create(&module); }
 
 #else
 
-/* `work` holds 5 rows of `channels`: mean, variance, 1/sqrt(variance + eps) and that times weight; the last is scratch.
- * Running statistics may be NULL; a negative momentum means a cumulative average. `values` counts all copies. */
-WIDEST void NAMED(norm_forward, REAL)(const REAL *restrict x, REAL *restrict y, const REAL *restrict shares, const REAL *weight,
-                    const REAL *bias, REAL *restrict work, REAL *running_mean, REAL *running_variance, int64_t *batches,
-                    int64_t images, int64_t pixels, int64_t channels, double eps, double momentum, double values) {
-    REAL *restrict mean = work, *restrict variance = work + channels, *restrict inverse = work + 2 * channels;
-    REAL *restrict scale = work + 3 * channels, *restrict sum = work + 4 * channels;
-    for (int64_t c = 0; c < channels; c++) mean[c] = variance[c] = 0;
+/* Batch-norm with a weight per image, on arrays ordered by image, pixel and channel. 20 channels are no multiple of a
+ * vector's 8 values, so as many pixels are taken together as fill whole vectors: `wide` values, with `wide / channels`
+ * copies of each number of a channel. Arrays may be the same one: each element is read before it is written. */
+static inline int64_t NAMED(width, REAL)(int64_t pixels, int64_t channels) {
+    int64_t together = channels % 8 == 0 ? 1 : channels % 4 == 0 ? 2 : channels % 2 == 0 ? 4 : 8;
+    return pixels % together == 0 ? together * channels : channels;
+}
+
+static inline void NAMED(repeat, REAL)(REAL *wide_row, const REAL *row, int64_t wide, int64_t channels) {
+    for (int64_t w = 0; w < wide; w += channels)
+        for (int64_t c = 0; c < channels; c++) wide_row[w + c] = row[c];
+}
+
+static inline void NAMED(fold, REAL)(REAL *row, const REAL *wide_row, int64_t wide, int64_t channels) {
+    for (int64_t c = 0; c < channels; c++) row[c] = wide_row[c];
+    for (int64_t w = channels; w < wide; w += channels)
+        for (int64_t c = 0; c < channels; c++) row[c] += wide_row[w + c];
+}
+
+/* y = batch-norm of x, plus `add` if there is one, and without what is below 0 if `relu` says so (NaN stays NaN).
+ *
+ * `work` receives 5 rows of `channels` for the way back: mean, variance, 1/sqrt(variance + eps), that times weight, and
+ * bias; behind them are 2 * images + 32 rows of scratch. Running statistics may be NULL; a negative momentum means a
+ * cumulative average. `values` counts all copies. */
+WIDEST void NAMED(norm_forward, REAL)(const REAL *x, REAL *y, const REAL *shares, const REAL *weight, const REAL *bias,
+                                      REAL *work, REAL *running_mean, REAL *running_variance, int64_t *batches,
+                                      const REAL *add, int64_t images, int64_t pixels, int64_t channels, int64_t relu,
+                                      double eps, double momentum, double values) {
+    REAL *mean = work, *variance = work + channels, *inverse = work + 2 * channels, *scale = work + 3 * channels;
+    REAL *shift = work + 4 * channels, *means = work + 5 * channels, *spreads = means + images * channels;
+    int64_t wide = NAMED(width, REAL)(pixels, channels), rows = pixels * channels / wide;
+    REAL *restrict wide_mean = spreads + images * channels, *restrict wide_scale = wide_mean + 8 * channels;
+    REAL *restrict wide_shift = wide_scale + 8 * channels, *restrict sum = wide_shift + 8 * channels;
     for (int64_t k = 0; k < images; k++) {
-        const REAL *image = x + k * pixels * channels, share = shares[k] / pixels;
-        for (int64_t c = 0; c < channels; c++) sum[c] = 0;
-        for (int64_t p = 0; p < pixels; p++)
-            for (int64_t c = 0; c < channels; c++) sum[c] += image[p * channels + c];
-        for (int64_t c = 0; c < channels; c++) mean[c] += share * sum[c];
-    }
-    for (int64_t k = 0; k < images; k++) {
-        const REAL *image = x + k * pixels * channels, share = shares[k] / pixels;
-        for (int64_t c = 0; c < channels; c++) sum[c] = 0;
-        for (int64_t p = 0; p < pixels; p++)
-            for (int64_t c = 0; c < channels; c++) {
-                REAL d = image[p * channels + c] - mean[c];
-                sum[c] += d * d;
+        /* The second look at an image finds it in the cache, and sums over one image are accurate. */
+        const REAL *image = x + k * pixels * channels;
+        for (int64_t w = 0; w < wide; w++) sum[w] = 0;
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t w = 0; w < wide; w++) sum[w] += image[i * wide + w];
+        NAMED(fold, REAL)(means + k * channels, sum, wide, channels);
+        for (int64_t c = 0; c < channels; c++) means[k * channels + c] /= pixels;
+        NAMED(repeat, REAL)(wide_mean, means + k * channels, wide, channels);
+        for (int64_t w = 0; w < wide; w++) sum[w] = 0;
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t w = 0; w < wide; w++) {
+                REAL d = image[i * wide + w] - wide_mean[w];
+                sum[w] += d * d;
             }
-        for (int64_t c = 0; c < channels; c++) variance[c] += share * sum[c];
+        NAMED(fold, REAL)(spreads + k * channels, sum, wide, channels);
     }
+    for (int64_t c = 0; c < channels; c++) mean[c] = variance[c] = 0;
+    for (int64_t k = 0; k < images; k++)
+        for (int64_t c = 0; c < channels; c++) mean[c] += shares[k] * means[k * channels + c];
+    for (int64_t k = 0; k < images; k++)
+        for (int64_t c = 0; c < channels; c++) {
+            REAL apart = means[k * channels + c] - mean[c];
+            variance[c] += shares[k] * (spreads[k * channels + c] / pixels + apart * apart);
+        }
     for (int64_t c = 0; c < channels; c++) {
         inverse[c] = 1 / SQRT(variance[c] + (REAL)eps);
         scale[c] = weight ? inverse[c] * weight[c] : inverse[c];
-        sum[c] = bias ? bias[c] : 0;
+        shift[c] = bias ? bias[c] : 0;
     }
-    for (int64_t i = 0; i < images * pixels; i++)
-        for (int64_t c = 0; c < channels; c++)
-            y[i * channels + c] = (x[i * channels + c] - mean[c]) * scale[c] + sum[c];
+    NAMED(repeat, REAL)(wide_mean, mean, wide, channels);
+    NAMED(repeat, REAL)(wide_scale, scale, wide, channels);
+    NAMED(repeat, REAL)(wide_shift, shift, wide, channels);
+#define APPLY(result)                                                                      \
+    for (int64_t i = 0; i < images * rows * wide; i += wide) {                             \
+        const REAL *from = x + i, *with = add ? add + i : from;                            \
+        REAL *to = y + i;                                                                  \
+        IVDEP for (int64_t w = 0; w < wide; w++) {                                         \
+            REAL v = (from[w] - wide_mean[w]) * wide_scale[w] + wide_shift[w];             \
+            to[w] = result;                                                                \
+        }                                                                                  \
+        (void)with;                                                                        \
+    }
+    if (add && relu) APPLY(v + with[w] < 0 ? 0 : v + with[w])
+    else if (add) APPLY(v + with[w])
+    else if (relu) APPLY(v < 0 ? 0 : v)
+    else APPLY(v)
+#undef APPLY
     if (running_mean) {
         *batches += 1;
         REAL rate = momentum < 0 ? 1.0 / *batches : momentum, unbiased = values / (values - 1);
@@ -95,34 +153,75 @@ WIDEST void NAMED(norm_forward, REAL)(const REAL *restrict x, REAL *restrict y, 
     }
 }
 
-/* `work` as norm_forward left it; `sums` receives the gradients of weight and bias, and has two rows of scratch. */
-WIDEST void NAMED(norm_backward, REAL)(const REAL *restrict g, const REAL *restrict x, REAL *restrict gx, const REAL *restrict shares,
-                     const REAL *restrict work, REAL *restrict sums, int64_t images, int64_t pixels,
-                     int64_t channels) {
-    const REAL *restrict mean = work, *restrict inverse = work + 2 * channels, *restrict scale = work + 3 * channels;
-    REAL *restrict sum_gd = sums, *restrict sum_g = sums + channels;
-    REAL *restrict slope = sums + 2 * channels, *restrict offset = sums + 3 * channels;
+/* The way back: gx from g at y, whose second part g2 may be NULL. With `relu`, no gradient passes where y is not above 0;
+ * if y is NULL it is calculated again from x. With g2 or y, g becomes the gradient behind the ReLU, which is also that
+ * of `add`. `at_statistics`, if not NULL, is a further gradient, of mean and variance (not unbiased). `work` is as norm_forward left it; `sums` receives the gradients of weight and bias, and has 41 more rows. */
+WIDEST void NAMED(norm_backward, REAL)(REAL *g, const REAL *x, REAL *gx, const REAL *shares, const REAL *work,
+                                       REAL *sums, const REAL *g2, const REAL *y, const REAL *at_statistics,
+                                       int64_t images, int64_t pixels, int64_t channels, int64_t relu) {
+    const REAL *mean = work, *inverse = work + 2 * channels, *scale = work + 3 * channels, *shift = work + 4 * channels;
+    REAL *sum_gd = sums, *sum_g = sums + channels;
+    int64_t wide = NAMED(width, REAL)(pixels, channels), rows = pixels * channels / wide;
+    REAL *restrict slope = sums + 2 * channels, *restrict offset = slope + 8 * channels;
+    REAL *restrict wide_mean = offset + 8 * channels, *restrict wide_scale = wide_mean + 8 * channels;
+    REAL *restrict limits = wide_scale + 8 * channels, *folded = limits + 8 * channels;
+    NAMED(repeat, REAL)(wide_mean, mean, wide, channels);
+    NAMED(repeat, REAL)(wide_scale, scale, wide, channels);
     for (int64_t c = 0; c < channels; c++) sum_gd[c] = sum_g[c] = 0;
-    for (int64_t k = 0; k < images; k++) {
-        /* One image at a time, to keep long sums accurate. */
-        for (int64_t c = 0; c < channels; c++) slope[c] = offset[c] = 0;
-        for (int64_t i = k * pixels; i < (k + 1) * pixels; i++)
-            for (int64_t c = 0; c < channels; c++) {
-                REAL gradient = g[i * channels + c];
-                offset[c] += gradient;
-                slope[c] += gradient * (x[i * channels + c] - mean[c]);
-            }
-        for (int64_t c = 0; c < channels; c++) sum_g[c] += offset[c], sum_gd[c] += slope[c];
+    /* y > 0 without adding the bias to every value. */
+    for (int64_t w = 0; w < wide; w++) limits[w] = -shift[w % channels];
+#define SUMS(whole, gradient)                                                               \
+    for (int64_t k = 0; k < images; k++) {                                                  \
+        /* One image at a time, to keep long sums accurate. */                              \
+        for (int64_t w = 0; w < wide; w++) slope[w] = offset[w] = 0;                        \
+        for (int64_t i = k * rows * wide; i < (k + 1) * rows * wide; i += wide) {           \
+            const REAL *at_x = x + i, *also = g2 ? g2 + i : at_x, *after = y ? y + i : at_x; \
+            REAL *at_g = g + i;                                                             \
+            IVDEP for (int64_t w = 0; w < wide; w++) {                                      \
+                REAL d = at_x[w] - wide_mean[w], all = whole, v = gradient;                 \
+                (void)also, (void)after;                                                    \
+                offset[w] += v;                                                             \
+                slope[w] += v * d;                                                          \
+            }                                                                               \
+        }                                                                                   \
+        NAMED(fold, REAL)(folded, offset, wide, channels);                                  \
+        for (int64_t c = 0; c < channels; c++) sum_g[c] += folded[c];                       \
+        NAMED(fold, REAL)(folded, slope, wide, channels);                                   \
+        for (int64_t c = 0; c < channels; c++) sum_gd[c] += folded[c];                      \
     }
+    int again = relu && !y && !g2; /* cheaper than to write g and to read it again */
+    if (again) SUMS(at_g[w], d * wide_scale[w] > limits[w] ? all : 0)
+    else if (relu && y && g2) SUMS(at_g[w] + also[w], (at_g[w] = after[w] > 0 ? all : 0))
+    else if (relu && y) SUMS(at_g[w], (at_g[w] = after[w] > 0 ? all : 0))
+    else if (relu) SUMS(at_g[w] + also[w], (at_g[w] = d * wide_scale[w] > limits[w] ? all : 0))
+    else if (g2) SUMS(at_g[w] + also[w], (at_g[w] = all))
+    else SUMS(at_g[w], all)
+#undef SUMS
     for (int64_t k = 0; k < images; k++) {
         REAL alpha = shares[k] / pixels;
-        for (int64_t c = 0; c < channels; c++) {
-            slope[c] = -alpha * scale[c] * inverse[c] * inverse[c] * sum_gd[c];
-            offset[c] = -alpha * scale[c] * sum_g[c] - slope[c] * mean[c];
+        for (int64_t w = 0; w < wide; w++) {
+            int64_t c = w % channels;
+            slope[w] = -alpha * scale[c] * inverse[c] * inverse[c] * sum_gd[c];
+            offset[w] = -alpha * scale[c] * sum_g[c];
+            if (at_statistics) {
+                offset[w] += alpha * at_statistics[c];
+                slope[w] += 2 * alpha * at_statistics[channels + c];
+            }
         }
-        for (int64_t i = k * pixels; i < (k + 1) * pixels; i++)
-            for (int64_t c = 0; c < channels; c++)
-                gx[i * channels + c] = scale[c] * g[i * channels + c] + slope[c] * x[i * channels + c] + offset[c];
+        for (int64_t i = k * rows * wide; i < (k + 1) * rows * wide; i += wide) {
+            const REAL *at_x = x + i, *at_g = g + i;
+            REAL *to = gx + i;
+            if (again) {
+                IVDEP for (int64_t w = 0; w < wide; w++) {
+                    REAL d = at_x[w] - wide_mean[w];
+                    REAL passed = d * wide_scale[w] > limits[w] ? at_g[w] : 0;
+                    to[w] = wide_scale[w] * passed + slope[w] * d + offset[w];
+                }
+            } else {
+                IVDEP for (int64_t w = 0; w < wide; w++)
+                    to[w] = wide_scale[w] * at_g[w] + slope[w] * (at_x[w] - wide_mean[w]) + offset[w];
+            }
+        }
     }
     for (int64_t c = 0; c < channels; c++) sum_gd[c] *= inverse[c];
 }

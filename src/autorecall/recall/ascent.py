@@ -1,14 +1,16 @@
 """The ascent: S steps of x̂ ← x̂ + η1·∇ objective(x̂), for any objective.
 
 No momentum, no clipping, nothing random. Teacher and student meet only at the logits, so each runs forward and backward
-in its own thread, and only the images get a gradient. `reference.recall` is the plain version.
+in its own thread, by a plan if there is one, and only the images get a gradient. `reference.recall` is the plain
+version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,11 @@ from torch import Tensor, nn
 from .batch import Recalled
 from .copies import forward
 from .objective import Objective
+from .plan import Plan, Plans
 from .side_by_side import SideBySide
+
+Outputs: TypeAlias = tuple[Tensor, ...]
+Back: TypeAlias = Callable[[Outputs], Tensor]  # from the gradient at the outputs to that of the images
 
 
 def ascend(
@@ -27,16 +33,22 @@ def ascend(
     steps: int,
     rate: float,
     side_by_side: SideBySide,
+    plans: Plans,
 ) -> tuple[Recalled, dict[str, float]]:
     """The recalled batch after S steps, and every term of the objective at the last one.
 
     Both networks stay in their current mode; in train mode every pass moves their running batch statistics.
     """
-    images, counts = start.images.detach(), start.multiplicities
+    images = start.images.detach()
+    ask_student = partial(_logits, student, counts=start.multiplicities)
+    through_student = _through(plans.of(student, images), ask_student, start, statistics=False)
+    as_usual = type(objective).ask_teacher is Objective.ask_teacher
+    planned = plans.of(teacher, images) if as_usual else None
+    ask_teacher = partial(objective.ask_teacher, teacher)
+    through_teacher = _through(planned, ask_teacher, start, objective.wants_statistics)
     for _ in range(steps):
-        ours, theirs = images.detach().requires_grad_(), images.detach().requires_grad_()
-        student_logits, teacher_outputs = side_by_side.both(
-            partial(forward, student, ours, counts), partial(objective.ask_teacher, teacher, theirs)
+        ((student_logits,), back_through_student), (teacher_outputs, back_through_teacher) = side_by_side.both(
+            partial(through_student, images), partial(through_teacher, images)
         )
         at_outputs = objective.at_outputs(student_logits, teacher_outputs, images)
         if at_outputs is None:
@@ -44,12 +56,31 @@ def ascend(
         at_student, at_teacher = at_outputs
         # Teacher first: on one thread its weights are still cached, and then the student's are for the next step.
         by_teacher, by_student = side_by_side.both(
-            partial(_backward, teacher_outputs, theirs, at_teacher),
-            partial(_backward, (student_logits,), ours, (at_student,)),
+            partial(back_through_teacher, at_teacher), partial(back_through_student, (at_student,))
         )
         images = objective.step(images, by_student, by_teacher, rate)
     return replace(start, images=images), objective.values()
 
 
-def _backward(outputs: Sequence[Tensor], images: Tensor, at_outputs: Sequence[Tensor]) -> Tensor:
-    return torch.autograd.grad(outputs, images, at_outputs)[0]
+def _through(
+    plan: Plan | None, ask: Callable[[Tensor], Outputs], start: Recalled, statistics: bool
+) -> Callable[[Tensor], tuple[Outputs, Back]]:
+    """A pass through a network: its outputs, and the way back."""
+    if plan is None:
+        return partial(_by_autograd, ask)
+    return partial(_by_plan, plan, start.weights, start.total, statistics)
+
+
+def _by_plan(plan: Plan, shares: Tensor, total: int, statistics: bool, images: Tensor) -> tuple[Outputs, Back]:
+    outputs, run = plan.forward(images, shares, total, statistics)
+    return outputs, lambda at_outputs: plan.backward(run, *at_outputs)
+
+
+def _by_autograd(ask: Callable[[Tensor], Outputs], images: Tensor) -> tuple[Outputs, Back]:
+    images = images.detach().requires_grad_()
+    outputs = ask(images)
+    return outputs, lambda at_outputs: torch.autograd.grad(outputs, images, at_outputs)[0]
+
+
+def _logits(network: nn.Module, images: Tensor, counts: Tensor | None) -> Outputs:
+    return (forward(network, images, counts),)

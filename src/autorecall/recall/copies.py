@@ -4,11 +4,13 @@ M recalled images that start as N < M real ones are copies of at most N distinct
 the same gradient at every step. So the network runs on the distinct images only, each weighted by its count: every
 mean becomes a weighted mean. Batch-norm is the only layer of ours that looks across images; `counted` gives it weighted
 statistics. A layer that treats copies of an image differently, such as dropout, breaks this; the copies must then be
-kept.
+kept. Whether a network of unknown layers does is found out by trying.
 """
 
 from __future__ import annotations
 
+import copy
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from ..torch_state import random_state, set_random_state
 from .weighted_norm import weighted_batch_norm
 
 # Layers that process each image independently and alike, by exact type: a subclass may do anything.
@@ -46,6 +49,56 @@ def obstacle(network: nn.Module) -> str | None:
         if not known:
             return f"{kind.__name__} ({name})" if name else kind.__name__
     return None
+
+
+def treats_copies_alike(network: nn.Module, x: Tensor) -> bool:
+    """Whether a pass over copies of images and one over counted images agree, in values and gradients.
+
+    The network is used up: give a copy. Whatever draws random numbers does not treat copies alike.
+    """
+    if any(
+        isinstance(layer, DROPOUT) and layer.p and (layer.training or type(layer) not in DROPOUT)
+        for layer in network.modules()
+    ):
+        return False
+    rows, counts = torch.arange(3) % len(x), torch.tensor([1, 3, 2])
+    of_copies = torch.tensor([1, 0, 2, 1, 2, 1])
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand((3, *x.shape[1:]), generator=generator).to(x)
+    images = (x[rows.to(x.device)] + noise) / 2  # in the range of x, and no two alike
+    device = str(x.device)
+    before = random_state(device), random.getstate()
+    try:
+        passes = [
+            _logits_and_gradient(copy.deepcopy(network), images, counts),
+            _logits_and_gradient(network, images[of_copies.to(x.device)], None, of_copies.tolist()),
+        ]
+        after = random_state(device)
+        drawn = random.getstate() != before[1] or any(not torch.equal(before[0][key], after[key]) for key in after)
+    except Exception:  # a user's network may raise anything
+        return False
+    finally:
+        set_random_state(before[0], device)
+        random.setstate(before[1])
+    tolerance = 3 * torch.finfo(x.dtype).eps ** 0.5
+    return not drawn and all(
+        bool((one[of_copies.to(x.device)] - many).abs().max() <= tolerance * many.abs().max())
+        for one, many in zip(*passes, strict=True)
+    )
+
+
+def _logits_and_gradient(
+    network: nn.Module, images: Tensor, counts: Tensor | None, of_copies: list[int] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Logits, and the gradient for one copy of each image, of a sum in which copies of an image have one weight."""
+    with torch.enable_grad():
+        images = images.detach().requires_grad_()
+        logits = forward(network, images, None if counts is None else counts.to(images.device))
+        rows = torch.tensor(range(len(images)) if of_copies is None else of_copies, device=images.device)
+        slopes = torch.cos(1.0 + rows[:, None] + 3.0 * torch.arange(logits.shape[1], device=images.device)).to(logits)
+        each = torch.ones_like(rows) if counts is None else counts.to(images.device)
+        (gradient,) = torch.autograd.grad((logits * slopes * each[:, None]).sum(), images)
+    return logits.detach(), gradient / each.view(-1, *(1,) * (images.dim() - 1))
 
 
 def distinct(origins: Tensor) -> tuple[Tensor, Tensor]:

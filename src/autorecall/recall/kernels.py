@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import warnings
 from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
 
+VERSION = 2  # kernels_version() of the sources
 SIGNATURES = {  # pointers, whole numbers, reals
-    "norm_forward": (9, 3, 3),
-    "norm_backward": (6, 3, 0),
+    "norm_forward": (10, 4, 3),
+    "norm_backward": (9, 4, 0),
     "logit_gradient": (8, 3, 5),
     "ascent_step": (6, 8, 4),
 }
@@ -24,6 +26,11 @@ def _kernels() -> dict[tuple[str, torch.dtype], Callable[..., int | None]]:
     if found is None or found.origin is None:
         return {}
     library, kernels = ctypes.CDLL(found.origin), dict[tuple[str, torch.dtype], Callable[..., int | None]]()
+    if not hasattr(library, "kernels_version") or library.kernels_version() != VERSION:
+        warnings.warn(
+            "the compiled kernels are of another version and are not used; install autorecall again", stacklevel=2
+        )
+        return {}
     for kind, dtype in (("float", torch.float32), ("double", torch.float64)):
         for name, (pointers, integers, reals) in SIGNATURES.items():
             function = library[f"{name}_{kind}"]

@@ -18,6 +18,7 @@ from ..errors import DivergedError, InputError
 from .batch import Recalled, per_image
 from .copies import forward
 from .kernels import call, can_call
+from .statistics import statistics_of
 from .terms import (
     DivergenceForm,
     avoidance,
@@ -54,9 +55,18 @@ class Objective(ABC):
     def terms(self, student_logits: Tensor, teacher_outputs: tuple[Tensor, ...], images: Tensor) -> dict[str, Tensor]:
         """Every term these inputs have, unweighted, by name."""
 
+    @property
+    def wants_statistics(self) -> bool:
+        """Whether the terms need the distance of the batch statistics from the teacher's running ones."""
+        return False
+
     def ask_teacher(self, teacher: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
-        """The teacher's logits, followed by whatever else the terms need from its pass."""
-        return (forward(teacher, images, self._multiplicities),)
+        """The teacher's logits, followed by that distance if it is wanted, and if the teacher has batch-norm."""
+        if not self.wants_statistics:
+            return (forward(teacher, images, self._multiplicities),)
+        with statistics_of(teacher, self.start) as distances:
+            logits = forward(teacher, images, self._multiplicities)
+        return (logits, torch.stack(distances).mean()) if distances else (logits,)
 
     def total(self, found: Mapping[str, Tensor]) -> Tensor:
         """The weighted sum. Terms of weight 0 are left out, so they cannot spoil it if they are not finite."""

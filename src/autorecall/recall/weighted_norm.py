@@ -31,7 +31,7 @@ def weighted_batch_norm(layer: BatchNorm, shares: Tensor, total: int, x: Tensor)
     if values <= 1:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
     moves = layer.training and layer.running_mean is not None
-    kind = _Compiled if _can_compile(layer, x) else _InTorch
+    kind = _Compiled if can_call(x) and _pixels_together(x) and can_compile(layer, x.dtype) else _InTorch
     y: Tensor = kind.apply(x, layer.weight, layer.bias, shares.to(x), layer, moves, values)  # type: ignore[no-untyped-call]
     return y
 
@@ -92,16 +92,8 @@ class _Compiled(torch.autograd.Function):
         moves: bool,
         values: int,
     ) -> Tensor:
-        images, channels = x.shape[:2]
-        y, work = torch.empty_like(x), x.new_empty(5, channels)
-        running = (layer.running_mean, layer.running_var, layer.num_batches_tracked) if moves else (None, None, None)
-        call(
-            "norm_forward",
-            (x, y, shares, weight, bias, work, *running),
-            *(images, x[0, 0].numel(), channels),
-            *(layer.eps, -1.0 if layer.momentum is None else layer.momentum, values),
-        )
-        ctx.save_for_backward(x, shares, work)
+        y = torch.empty_like(x)
+        ctx.save_for_backward(x, shares, norm_forward(layer, x, y, shares, values))
         return y
 
     @staticmethod
@@ -109,25 +101,73 @@ class _Compiled(torch.autograd.Function):
         x, shares, work = ctx.saved_tensors  # type: ignore[attr-defined]
         if not _pixels_together(g):
             g = g.contiguous(memory_format=torch.channels_last if g.dim() == 4 else torch.contiguous_format)
-        images, channels = x.shape[:2]
-        gx, sums = torch.empty_like(x), x.new_empty(4, channels)
-        call("norm_backward", (g, x, gx, shares, work, sums), images, x[0, 0].numel(), channels)
+        gx = torch.empty_like(x)
+        sums = norm_backward(g, x, gx, shares, work)
         wanted = ctx.needs_input_grad  # type: ignore[attr-defined]
         return gx, sums[0] if wanted[1] else None, sums[1] if wanted[2] else None, None, None, None, None
 
 
-def _can_compile(layer: BatchNorm, x: Tensor) -> bool:
+def norm_forward(
+    layer: BatchNorm,
+    x: Tensor,
+    y: Tensor,
+    shares: Tensor,
+    values: int,
+    work: Tensor | None = None,
+    add: Tensor | None = None,
+    relu: bool = False,
+) -> Tensor:
+    """Batch-norm of x into y in C, with something to add and ReLU at the end; what `norm_backward` needs.
+
+    That is `work`, if memory of the right size is given. The layer must be one that `can_compile`, all tensors must
+    have their pixels together, and `values` counts those of a channel in all copies.
+    """
+    images, channels = x.shape[:2]
+    size = (37 + 2 * images, channels)
+    if work is None or work.shape != size or work.dtype != x.dtype:
+        work = x.new_empty(size)
+    moves = layer.training and layer.running_mean is not None
+    running = (layer.running_mean, layer.running_var, layer.num_batches_tracked) if moves else (None, None, None)
+    call(
+        "norm_forward",
+        (x, y, shares, layer.weight, layer.bias, work, *running, add),
+        *(images, x.numel() // (images * channels), channels, relu),
+        *(layer.eps, -1.0 if layer.momentum is None else layer.momentum, values),
+    )
+    return work
+
+
+def norm_backward(
+    g: Tensor,
+    x: Tensor,
+    gx: Tensor,
+    shares: Tensor,
+    work: Tensor,
+    also: Tensor | None = None,
+    y: Tensor | None = None,
+    relu: bool = False,
+    at_statistics: Tensor | None = None,
+) -> Tensor:
+    """The gradient of x into gx, which may be x; the gradients of weight and bias are the first two rows returned.
+
+    The gradient of y is g, plus `also`. If that or y is given, g becomes the gradient behind the ReLU. Two rows
+    `at_statistics` are a further gradient, of the batch's mean and variance themselves.
+    """
+    images, channels = x.shape[:2]
+    sums = x.new_empty(43, channels)
+    pixels = x.numel() // (images * channels)
+    call("norm_backward", (g, x, gx, shares, work, sums, also, y, at_statistics), images, pixels, channels, relu)
+    return sums
+
+
+def can_compile(layer: BatchNorm, dtype: torch.dtype) -> bool:
+    """Whether the kernels know everything this layer has."""
     kept = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
     counter = layer.num_batches_tracked
     complete = layer.running_mean is None or (
         layer.running_var is not None and counter is not None and counter.dtype == torch.int64
     )
-    return (
-        complete
-        and can_call(x)
-        and _pixels_together(x)
-        and all(tensor is None or (tensor.dtype == x.dtype and tensor.is_contiguous()) for tensor in kept)
-    )
+    return complete and all(tensor is None or (tensor.dtype == dtype and tensor.is_contiguous()) for tensor in kept)
 
 
 def _pixels_together(x: Tensor) -> bool:

@@ -18,13 +18,15 @@ from ...checks import check_choices, check_counts, check_not_negative, check_pos
 from ...errors import ConfigError, InputError
 from ...recall.ascent import ascend
 from ...recall.batch import Initial, Recalled
-from ...recall.copies import forward, obstacle
+from ...recall.copies import WEIGHTED, forward, obstacle, treats_copies_alike
 from ...recall.objective import Objective
+from ...recall.plan import Plans
 from ...recall.side_by_side import SideBySide
 from ...recall.terms import soft_cross_entropy
 from ...torch_state import cores
 from ..base import LearnerConfig
 from .finite import finite
+from .frozen_copy import frozen_copy
 from .teacher import LagConfig, TaughtLearner
 
 
@@ -95,7 +97,9 @@ class RecallLearner(TaughtLearner):
         self.config = config
         super().__init__(network, config.lag, config.learning_rate, optimizer, seed)
         self.side_by_side = SideBySide()
+        self.plans = Plans()
         self._said_why = False
+        self._tried: tuple[list[object], bool] | None = None  # the network as it was, and whether copies came out alike
 
     @abstractmethod
     def start(self, x: Tensor, present_classes: Tensor, keep_copies: bool) -> Recalled | None:
@@ -109,7 +113,8 @@ class RecallLearner(TaughtLearner):
         """Lines 6-8: the images found, and the terms of the objective."""
         config, objective = self.config, self.objective(start, present_classes)
         return ascend(
-            self.network, teacher, start, objective, config.ascent_steps, config.recall_rate, self.side_by_side
+            *(self.network, teacher, start, objective, config.ascent_steps, config.recall_rate),
+            *(self.side_by_side, self.plans),
         )
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -117,7 +122,7 @@ class RecallLearner(TaughtLearner):
         config = self.config
         teacher = self.teacher.follow(self.network, y)
         numbers = {"loss": self.descend(F.cross_entropy(self.network(x), y), "the loss on the real batch")}
-        reason = obstacle(self.network)
+        reason = self._obstacle(x)
         present = torch.unique(y)
         recalled = None if teacher is None else self.start(x, present, self._keeps_copies(len(x), reason))
         if teacher is None or recalled is None:
@@ -127,28 +132,37 @@ class RecallLearner(TaughtLearner):
         for repeat in range(config.repeats):
             recalled, terms = self.recall(recalled, present, teacher)
             keep_gradients = config.accumulate_repeats and repeat > 0
-            losses, targets = self._learn_from(recalled, x, teacher, keep_gradients)
+            losses, targets = self._learn_from(recalled, x, teacher, keep_gradients, one_pass=reason is None)
             numbers |= terms | losses | self._class_history((recalled.weights @ targets).tolist())
             if self.on_recall is not None:
                 self.on_recall(recalled, targets)
         return numbers
 
     def _learn_from(
-        self, recalled: Recalled, x: Tensor, teacher: nn.Module, keep_gradients: bool
+        self, recalled: Recalled, x: Tensor, teacher: nn.Module, keep_gradients: bool, one_pass: bool
     ) -> tuple[dict[str, float], Tensor]:
-        """Line 9, as published: the sum of two means, each batch in its own pass."""
+        """Line 9, as published: the sum of two means, each batch in its own pass; in one, if that makes no difference.
+
+        It makes none if all layers treat images alone, and batch-norm does not.
+        """
         config = self.config
         batches = [(recalled.images, recalled.multiplicities)] + ([(x, None)] if config.real_weight else [])
+        one_pass = one_pass and len(batches) == 2 and not any(isinstance(layer, WEIGHTED) for layer in self._layers)
+        if one_pass:
+            batches = [(torch.cat([recalled.images, x]), None)]
         logits, answers = self.side_by_side.both(
             partial(_outputs, self.network, batches), partial(_answers, teacher, batches)
         )
+        if one_pass:
+            sizes = [len(recalled.images), len(x)]
+            logits, answers = list(torch.split(logits[0], sizes)), list(torch.split(answers[0], sizes))
         targets = answers[0]
         learned = F.one_hot(targets.argmax(1), targets.shape[1]).to(targets) if config.targets == "hard" else targets
         losses = [config.recalled_weight * soft_cross_entropy(logits[0], learned, recalled.weights)]
         losses += [config.real_weight * soft_cross_entropy(logits[1], answers[1])] if config.real_weight else []
         values = [finite(losses[0], "the loss on recalled images")]
         values += [finite(loss, "the distillation loss on the real batch") for loss in losses[1:]]
-        self._descend_together(losses, keep_gradients)
+        self._descend_together([losses[0] + losses[1]] if one_pass else losses, keep_gradients)
         return {"recalled_loss": values[0], "distillation": values[1] if config.real_weight else math.nan}, targets
 
     def _descend_together(self, losses: list[Tensor], keep_gradients: bool) -> None:
@@ -178,6 +192,16 @@ class RecallLearner(TaughtLearner):
             self.check_single(x, "learner.recalled_images=1")
         return x, y
 
+    def _obstacle(self, x: Tensor) -> str | None:
+        """What stands in the way of counting copies: known to, or found to by trying once."""
+        reason = obstacle(self.network)
+        if reason is None or self.copies != "auto":
+            return reason
+        as_now = [*self._layers, *(layer.training for layer in self._layers), x.shape[1:], x.dtype]
+        if self._tried is None or len(self._tried[0]) != len(as_now) or not all(map(_same, self._tried[0], as_now)):
+            self._tried = as_now, treats_copies_alike(frozen_copy(self.network), x)
+        return None if self._tried[1] else reason
+
     def _threads_worth(self, x: Tensor, reason: str | None) -> int:
         """Threads for the two networks together.
 
@@ -196,8 +220,8 @@ class RecallLearner(TaughtLearner):
             self._said_why = True
             warnings.warn(
                 f"recall keeps all {config.recalled_images} copies, which takes longer: {reason} is not known to treat "
-                "copies of an image alike; if it does, set treats_images_alone = True on its class, or "
-                "learner.copies = 'collapse'",
+                "copies of an image alike, and does not when tried; if it should, set treats_images_alone = True on "
+                "its class, or learner.copies = 'collapse'",
                 stacklevel=4,
             )
         return reason is not None
@@ -208,6 +232,10 @@ class RecallLearner(TaughtLearner):
     def _nothing_recalled(self) -> dict[str, float]:
         names = (*self.terms, "objective", "recalled_loss", "distillation")
         return dict.fromkeys(names, math.nan) | self._class_history([math.nan] * self.classes)
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other or (not isinstance(one, nn.Module) and one == other)
 
 
 Batch: TypeAlias = tuple[Tensor, Tensor | None]  # inputs, and how often each occurs if not once
