@@ -229,3 +229,45 @@ def test_the_first_step_that_is_not_finite_is_the_last() -> None:
         ascended(student, teacher, start, objective_of(start, WEIGHTS | {"divergence": 0.0}), 5)
     assert caught.value.term == "the term student_avoidance of the recall objective"
     assert passes == [1]
+
+
+# On an accelerator
+
+
+@pytest.mark.usefixtures("without_kernels")
+@pytest.mark.parametrize("kind", ["mlp", "resnet", "batch norm 1d"])
+def test_the_host_does_not_wait_for_numbers_inside_the_ascent(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read a number is to wait for all that was queued before it: so often for many steps as for few."""
+    seen: list[str] = []
+
+    def listen(name: str) -> None:
+        found = getattr(Tensor, name)
+
+        def heard(tensor: Tensor, *given: object) -> object:
+            seen.append(name)
+            return found(tensor, *given)
+
+        monkeypatch.setattr(Tensor, name, heard)
+
+    student, teacher = (network_of(kind) for _ in range(2))
+    for name in ("item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__", "__index__"):
+        listen(name)
+    counts = []
+    for steps in (1, 2, 9):
+        seen.clear()
+        start = Recalled(some_images(), COUNTS, None)
+        objective = Disagreement(start, WEIGHTS, PRESENT, "mixture-first")
+        objective.checks_every_step = False
+        ascended(student, teacher, start, objective, steps)
+        counts.append(len(seen))
+    assert counts[0] == counts[1] == counts[2] > 0
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_what_diverges_inside_is_noticed_at_the_end() -> None:
+    student, teacher = linear(0), linear(1)
+    start = Recalled(X, torch.ones(len(X), dtype=torch.int64), None)
+    objective = Disagreement(start, WEIGHTS, PRESENT, "mixture-first")
+    objective.checks_every_step = False
+    with pytest.raises(DivergedError):
+        ascended(student, teacher, start, objective, steps=5, rate=1e200)

@@ -40,7 +40,7 @@ def ascend(
     Both networks stay in their current mode; in train mode every pass moves their running batch statistics.
     """
     images = start.images.detach()
-    ask_student = partial(_logits, student, counts=start.multiplicities)
+    ask_student = partial(_logits, student, counts=start.multiplicities, total=start.total)
     through_student = _through(plans.of(student, images), ask_student, start, statistics=False)
     as_usual = type(objective).ask_teacher is Objective.ask_teacher
     planned = plans.of(teacher, images) if as_usual else None
@@ -82,5 +82,5 @@ def _by_autograd(ask: Callable[[Tensor], Outputs], images: Tensor) -> tuple[Outp
     return outputs, lambda at_outputs: torch.autograd.grad(outputs, images, at_outputs)[0]
 
 
-def _logits(network: nn.Module, images: Tensor, counts: Tensor | None) -> Outputs:
-    return (forward(network, images, counts),)
+def _logits(network: nn.Module, images: Tensor, counts: Tensor | None, total: int) -> Outputs:
+    return (forward(network, images, counts, total),)

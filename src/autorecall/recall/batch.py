@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import torch
@@ -26,12 +27,12 @@ class Recalled:
     origins: Tensor | None
     """The real image each one started from; None for noise."""
 
-    @property
+    @cached_property
     def total(self) -> int:
         """M, the number of images the batch stands for."""
         return int(self.counts.sum())
 
-    @property
+    @cached_property
     def weights(self) -> Tensor:
         """Each one's share of the batch, counts / M."""
         return self.counts.to(self.images) / self.total

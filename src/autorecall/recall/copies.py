@@ -112,12 +112,15 @@ def distinct(origins: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def counted(network: nn.Module, counts: Tensor | None) -> Iterator[None]:
-    """Inside, the network treats a batch as if image k occurred counts[k] times; with None, each occurs once."""
+def counted(network: nn.Module, counts: Tensor | None, total: int | None = None) -> Iterator[None]:
+    """Inside, the network treats a batch as if image k occurred counts[k] times; with None, each occurs once.
+
+    `total` is the sum of the counts, if it is at hand.
+    """
     layers = [m for m in network.modules() if isinstance(m, WEIGHTED) and _uses_batch(m)] if counts is not None else []
     found = [vars(layer).get("forward") for layer in layers]
     if counts is not None and layers:
-        total = int(counts.sum())
+        total = int(counts.sum()) if total is None else total
         shares = counts.to(next(network.parameters())) / total
         for layer in layers:
             # On the instance, not the class: it leaves no trace.
@@ -131,9 +134,9 @@ def counted(network: nn.Module, counts: Tensor | None) -> Iterator[None]:
                 vars(layer)["forward"] = forward
 
 
-def forward(network: nn.Module, images: Tensor, counts: Tensor | None) -> Tensor:
+def forward(network: nn.Module, images: Tensor, counts: Tensor | None, total: int | None = None) -> Tensor:
     """Logits of a batch in which image k occurs counts[k] times."""
-    with counted(network, counts):
+    with counted(network, counts, total):
         logits: Tensor = network(images)
     return logits
 

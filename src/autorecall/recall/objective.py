@@ -47,7 +47,10 @@ class Objective(ABC):
 
     def __init__(self, start: Recalled, weights: Mapping[str, float]) -> None:
         self.start, self.weights = start, weights
-        self._multiplicities = start.multiplicities
+        # To look at a number of an accelerator is to wait for it: there, the ascent is checked once, at its end.
+        self.checks_every_step = start.images.device.type == "cpu"
+        self._all_finite: Tensor | None = None
+        self._multiplicities, self._total = start.multiplicities, start.total
         self._found: dict[str, Tensor] = {}
         self._at_images: Tensor | None = None
 
@@ -63,9 +66,9 @@ class Objective(ABC):
     def ask_teacher(self, teacher: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
         """The teacher's logits, followed by that distance if it is wanted, and if the teacher has batch-norm."""
         if not self.wants_statistics:
-            return (forward(teacher, images, self._multiplicities),)
+            return (forward(teacher, images, self._multiplicities, self._total),)
         with statistics_of(teacher, self.start) as distances:
-            logits = forward(teacher, images, self._multiplicities)
+            logits = forward(teacher, images, self._multiplicities, self._total)
         return (logits, torch.stack(distances).mean()) if distances else (logits,)
 
     def total(self, found: Mapping[str, Tensor]) -> Tensor:
@@ -84,8 +87,12 @@ class Objective(ABC):
         found = self.terms(student, tuple(teacher), x)
         total = self.total(found)
         self._found = {name: term.detach() for name, term in found.items()}
-        if not bool(total.isfinite()):
-            return None
+        if self.checks_every_step:
+            if not bool(total.isfinite()):
+                return None
+        else:
+            finite = total.detach().isfinite()
+            self._all_finite = finite if self._all_finite is None else self._all_finite & finite
         inputs = (student, *teacher, x)
         if total.requires_grad:
             at_inputs = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
@@ -108,6 +115,8 @@ class Objective(ABC):
             if weight and name in self._found and not math.isfinite(values[name]):
                 raise DivergedError(f"the term {name} of the recall objective", values[name])
         total = float(self.total(self._found))
+        if self._all_finite is not None and not bool(self._all_finite):
+            total = math.nan
         if not math.isfinite(total):
             raise DivergedError("the recall objective", total)
         return values | {"objective": total}
@@ -170,7 +179,7 @@ class ClosedForm(Disagreement):
     ) -> None:
         super().__init__(start, weights, present_classes, form)
         x = start.images
-        self._total, self._shares, self._counts = start.total, start.weights, start.counts.to(x)
+        self._shares, self._counts = start.weights, start.counts.to(x)
         self._present = x.new_zeros(classes)
         self._present[present_classes] = 1 / len(present_classes)
         self._scratch, self._terms = x.new_empty(5, classes), x.new_zeros(len(TERMS))

@@ -57,10 +57,11 @@ class _InTorch(torch.autograd.Function):
         ctx.save_for_backward(centred, weight, shares, inverse)  # type: ignore[arg-type]
         if moves:
             assert layer.running_mean is not None
-            rate = 0.0 if layer.momentum is None else layer.momentum
+            rate = mean.new_full((), 0.0 if layer.momentum is None else layer.momentum)
             if layer.num_batches_tracked is not None:  # as in torch: without a counter there is no average
                 layer.num_batches_tracked.add_(1)
-                rate = 1 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
+                if layer.momentum is None:
+                    rate = layer.num_batches_tracked.to(mean).reciprocal()
             layer.running_mean.lerp_(mean, rate)
             if layer.running_var is not None:  # unbiased, counting the values of all copies
                 layer.running_var.lerp_(variance * (values / (values - 1)), rate)
