@@ -63,13 +63,24 @@ class Search:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
-    def for_network(self) -> list[Tensor]:
-        self.stepped(self.network, nn.functional.cross_entropy(self.network(self.x), self.y))
-        return self.groups(self.gain_for_network)
-
-    def for_vae(self, weight: float) -> list[Tensor]:
+    def both(self, weight: float) -> tuple[list[Tensor], list[Tensor]]:
+        """The latents for the generator and for the classifier; one search never looks at the other."""
         self.stepped(self.vae, self.vae.loss(self.x, self.normal(len(self.x)), weight))
-        return self.groups(self.gain_for_vae)
+        self.stepped(self.network, nn.functional.cross_entropy(self.network(self.x), self.y))
+        for_vae, for_network = list[Tensor](), list[Tensor]()
+        for _ in range(self.config.groups):
+            drawn = self.normal(20)
+            ours, theirs = drawn[:10], drawn[10:]
+            for _ in range(self.config.ascent_steps):
+                ours = self.ascended(self.gain_for_vae, ours, for_vae)
+                theirs = self.ascended(self.gain_for_network, theirs, for_network)
+            for_vae.append(ours)
+            for_network.append(theirs)
+        return for_vae, for_network
+
+    def ascended(self, gain: Gain, z: Tensor, found: list[Tensor]) -> Tensor:
+        z = z.detach().requires_grad_()
+        return (z + torch.autograd.grad(gain(z, found), z)[0]).detach()
 
     def gain_for_network(self, z: Tensor, found: list[Tensor]) -> Tensor:
         images = self.earlier_vae.decode(z)
@@ -96,38 +107,20 @@ class Search:
             gain = gain + self.config.diversity * ((z - group) ** 2).sum() / z.numel() / len(found)
         return gain
 
-    def groups(self, gain: Gain) -> list[Tensor]:
-        found: list[Tensor] = []
-        for _ in range(self.config.groups):
-            z = self.normal(10)
-            for _ in range(self.config.ascent_steps):
-                z = z.detach().requires_grad_()
-                z = z + torch.autograd.grad(gain(z, found), z)[0]
-            found.append(z.detach())
-        return found
-
-
-@every_network
-def test_images_for_the_classifier_are_those_of_a_literal_search(make: Make) -> None:
-    learner, (x, y) = observed(make), batch(4)
-    search = Search(learner, x, y)
-    expected = search.earlier_vae.decode(torch.cat(search.for_network()))
-    torch.testing.assert_close(learner.images_for_network(x, y), expected, rtol=0, atol=1e-9)
-
 
 @pytest.mark.parametrize("weight", [0.0, 0.4])
-def test_images_for_the_generator_are_those_of_a_literal_search(weight: float) -> None:
-    learner, (x, y) = observed(), batch(4)
+@every_network
+def test_images_are_those_of_two_literal_searches(make: Make, weight: float) -> None:
+    learner, (x, y) = observed(make), batch(4)
     search = Search(learner, x, y)
-    expected = search.earlier_vae.decode(torch.cat(search.for_vae(weight)))
-    torch.testing.assert_close(learner.images_for_vae(x, weight), expected, rtol=0, atol=1e-9)
+    for found, expected in zip(learner.replayed(x, y, weight), search.both(weight), strict=True):
+        torch.testing.assert_close(found, search.earlier_vae.decode(torch.cat(expected)), rtol=0, atol=1e-9)
 
 
 def test_searching_changes_no_network() -> None:
     learner, (x, y) = observed(), batch(4)
     before = copy.deepcopy(learner.state_dict())
-    learner.images_for_vae(x, 0.5)
-    learner.images_for_network(x, y)
+    list(learner.replayed(x, y, 0.5))
     after = learner.state_dict()
     for name in ("network", "vae", "earlier_vae", "earlier_network"):
         one, other = before[name], after[name]
@@ -142,7 +135,7 @@ def latents_of(learner: GENMIR, x: Tensor, y: Tensor) -> Tensor:
     assert learner.earlier_vae is not None
     dreamt: list[Tensor] = []
     hook = learner.earlier_vae.decoder.register_forward_pre_hook(lambda _, inputs: dreamt.append(inputs[0]))
-    learner.images_for_network(x, y)
+    list(learner.replayed(x, y, 0.5))
     hook.remove()
     return dreamt[-1].detach()
 
@@ -153,8 +146,10 @@ def test_ascended_latents_gain_by_it() -> None:
     search = Search(learner, x, y)
     ended = torch.split(latents_of(learner, x, y), 10)
     search.stepped(search.network, nn.functional.cross_entropy(search.network(x), y))
+    search.normal(len(x))  # for the step of the generator
     for number, end in enumerate(ended):
-        start, found = search.normal(10), list(ended[:number])
+        start, found = search.normal(20)[10:], list(ended[:number])
+        search.normal(2 * SETTINGS.ascent_steps * 10)  # for the search of the generator
         assert not torch.equal(start, end)
         assert float(search.gain_for_network(end, found).detach()) > float(
             search.gain_for_network(start, found).detach()
@@ -187,16 +182,19 @@ def test_first_group_does_not_depend_on_diversity() -> None:
 def test_search_that_fails_falls_back_to_latents_of_the_prior() -> None:
     learner, (x, y) = observed(), batch(4)
     learner.config = replace(learner.config, diversity=1e200)
-    failed = Search(learner, x, y).for_network()
-    assert not torch.cat(failed).isfinite().all()
+    search = Search(learner, x, y)
+    failed, before = search.normal(10), [search.normal(10)]
+    for _ in range(3):
+        failed = search.ascended(search.gain_for_network, failed, before)
+    assert not failed.isfinite().all()
     latents = latents_of(learner, x, y)
     assert latents.shape == (30, 3)
     assert latents.isfinite().all()
     assert latents.abs().max() < 5
     assert 0.5 < float(latents.std()) < 1.5
-    images = learner.images_for_vae(x, 0.5)
-    assert images.isfinite().all()
-    assert len(images) == 30
+    for images in learner.replayed(x, y, 0.5):
+        assert images.isfinite().all()
+        assert len(images) == 30
     learner.observe(x, y)
     assert all(p.isfinite().all() for p in learner.network.parameters())
 
@@ -209,7 +207,7 @@ def test_dropout_of_the_generator_is_off_in_its_copy_and_on_in_its_search() -> N
     assert learner.vae is not None
     assert learner.vae.training
     assert not torch.equal(learner.vae.decode(z), learner.vae.decode(z))
-    assert learner.images_for_vae(batch(4)[0], 0.5).isfinite().all()
+    assert all(images.isfinite().all() for images in learner.replayed(*batch(4), 0.5))
 
 
 def test_first_task_is_plain_generative_replay() -> None:

@@ -7,7 +7,9 @@ MNIST-5k, seeds 0-4: accuracy 80.9 ± 1.6, forgetting 16.8 ± 2.2 (paper 79.3 ±
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -19,6 +21,7 @@ from torch.optim import Optimizer
 from ..checks import check_choices, check_counts, check_not_negative, check_positive
 from ..errors import ConfigError, InputError
 from ..networks.vae import VAE, ConvVAEConfig, MLPVAEConfig, draw
+from ..recall.copies import in_passes
 from ..storage.state import State, for_optimizer, integer, integers, mapping, savable, tensor
 from .base import Learner, LearnerConfig, Memory, check_optimized
 from .shared import undo
@@ -137,14 +140,15 @@ class GEN(Learner):
         self.images_of_task += len(x)
         weight = min(self.images_of_task / self.config.warm_up, self.config.kl_weight)
 
-        images = None if self.earlier_vae is None else self.images_for_vae(x, weight)
+        replayed = itertools.repeat(None) if self.earlier_vae is None else self.replayed(x, y, weight)
+        images = next(replayed)
         for _ in range(self.config.steps_per_batch):
             bound = self._vae_step(x, images, weight)
-        images = None if self.earlier_vae is None else self.images_for_network(x, y)
+        images = next(replayed)
         answers = None if images is None else self._answers(images)
         for _ in range(self.config.steps_per_batch):
-            loss, replayed = self._network_step(x, y, images, answers)
-        return {"loss": loss, "replayed_loss": replayed, "bound": bound}
+            loss, on_replayed = self._network_step(x, y, images, answers)
+        return {"loss": loss, "replayed_loss": on_replayed, "bound": bound}
 
     def remember(self) -> list[Undo]:
         """The generator as well, whose steps come first."""
@@ -157,13 +161,10 @@ class GEN(Learner):
         assert self.vae is not None
         check_optimized(self._vae_optimizer, self.vae, "the generator: ")
 
-    def images_for_vae(self, x: Tensor, kl_weight: float) -> Tensor:
-        """Images for the generator to remember."""
-        return self.dream(self.latents(self.config.groups * GROUP, x))
-
-    def images_for_network(self, x: Tensor, y: Tensor) -> Tensor:
-        """Images for the classifier to remember."""
-        return self.dream(self.latents(self.config.groups * GROUP, x))
+    def replayed(self, x: Tensor, y: Tensor, kl_weight: float) -> Iterator[Tensor]:
+        """Images for the generator to remember, then images for the classifier."""
+        for _ in range(2):
+            yield self.dream(self.latents(self.config.groups * GROUP, x))
 
     def latents(self, count: int, like: Tensor) -> Tensor:
         """Latents drawn from the prior."""
@@ -229,28 +230,29 @@ class GEN(Learner):
         assert self.vae is not None
         self.earlier_network, self.earlier_vae = frozen_copy(self.network).eval(), frozen_copy(self.vae).eval()
 
-    def vae_loss(self, images: Tensor, kl_weight: float) -> Tensor:
-        """Minus the generator's bound on a batch."""
+    def vae_losses(self, batches: list[Tensor], kl_weight: float) -> list[Tensor]:
+        """Minus the generator's bound on each batch."""
         assert self.vae is not None
-        return self.vae.loss(images, self.latents(len(images), images), kl_weight)
+        noise = torch.cat([self.latents(len(images), images) for images in batches])
+        return self.vae.losses(batches, noise, kl_weight)
 
     def _vae_step(self, x: Tensor, images: Tensor | None, kl_weight: float) -> float:
-        loss = self.vae_loss(x, kl_weight)
+        loss, *replayed = self.vae_losses([x] if images is None else [x, images], kl_weight)
         value = finite(loss, "the generator's loss on the real batch")
-        if images is not None:
-            replayed = self.vae_loss(images, kl_weight)
-            finite(replayed, "the generator's loss on replayed images")
-            loss = loss + self.config.replay_weight * replayed
+        for on_replayed in replayed:
+            finite(on_replayed, "the generator's loss on replayed images")
+            loss = loss + self.config.replay_weight * on_replayed
         self._vae_optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._vae_optimizer.step()
         return -value
 
     def _network_step(self, x: Tensor, y: Tensor, images: Tensor | None, answers: Tensor | None) -> tuple[float, float]:
-        loss, replayed = F.cross_entropy(self.network(x), y), math.nan
+        logits = in_passes(self.network, [x] if images is None else [x, images])
+        loss, replayed = F.cross_entropy(logits[0], y), math.nan
         value = finite(loss, "the loss on the real batch")
-        if images is not None and answers is not None:
-            outputs = self.network(images).softmax(1).clamp(PROBABILITY, 1)
+        if answers is not None:
+            outputs = logits[1].softmax(1).clamp(PROBABILITY, 1)
             on_replayed = -(answers * outputs.log()).sum(1).mean()
             replayed = finite(on_replayed, "the loss on replayed images")
             loss = loss + self.config.replay_weight * on_replayed

@@ -7,9 +7,9 @@ MNIST-5k, seeds 0-4: accuracy 81.8 ± 0.8, forgetting 16.9 ± 1.4 (paper 82.1 ±
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,13 @@ from torch.optim import Optimizer
 
 from ..checks import check_counts, check_not_negative, check_positive
 from ..networks.vae import VAE, ConvVAEConfig, MLPVAEConfig
+from ..recall.copies import in_passes
 from ..recall.terms import soft_cross_entropy
 from .base import Learner
 from .gen import GEN, GROUP, GENConfig
 from .shared.lookahead import one_step_ahead
+
+Harm: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of images, given the earlier classifier's outputs for them
 
 
 @dataclass(frozen=True)
@@ -72,28 +75,28 @@ class GENMIR(GEN):
     ) -> None:
         super().__init__(network, config or GENMIRConfig(), optimizer, seed)
 
-    def images_for_vae(self, x: Tensor, kl_weight: float) -> Tensor:
-        """Images whose KL divergence a step of the generator would raise."""
+    def replayed(self, x: Tensor, y: Tensor, kl_weight: float) -> Iterator[Tensor]:
+        """Both searches, side by side: they do not depend on each other, and share the passes of the earlier copies."""
+        for latents in self._search([self._harm_to_vae(x, kl_weight), self._harm_to_network(x, y)], x):
+            yield self.dream(latents)
+
+    def _harm_to_vae(self, x: Tensor, kl_weight: float) -> Harm:
+        """How much a step of the generator would raise the KL divergence of images."""
         assert self.vae is not None
-        ahead = self._ahead(self.vae, self.vae_loss(x, kl_weight))
+        ahead = self._ahead(self.vae, *self.vae_losses([x], kl_weight))
         assert isinstance(ahead, VAE)
 
-        def harm(images: Tensor) -> Tensor:
+        def harm(images: Tensor, _: Tensor) -> Tensor:
             assert self.earlier_vae is not None
             after = ahead.kl(images, self.latents(len(images), images))[1]
             return after - self.earlier_vae.kl(images, self.latents(len(images), images))[1]
 
-        return self.dream(self._search(harm, x))
+        return harm
 
-    def images_for_network(self, x: Tensor, y: Tensor) -> Tensor:
-        """Images on which a step of the classifier would move it away from the earlier one."""
+    def _harm_to_network(self, x: Tensor, y: Tensor) -> Harm:
+        """How far a step of the classifier would move it away from the earlier one."""
         ahead = self._ahead(self.network, F.cross_entropy(self.network(x), y))
-
-        def harm(images: Tensor) -> Tensor:
-            assert self.earlier_network is not None
-            return soft_cross_entropy(ahead(images), self.earlier_network(images).softmax(1))
-
-        return self.dream(self._search(harm, x))
+        return lambda images, outputs: soft_cross_entropy(ahead(images), outputs.softmax(1))
 
     def _ahead(self, network: nn.Module, loss: Tensor) -> nn.Module:
         trained = [p for p in network.parameters() if p.requires_grad]
@@ -101,23 +104,26 @@ class GENMIR(GEN):
         gradients = [next(found) if p.requires_grad else None for p in network.parameters()]
         return one_step_ahead(network, gradients, self.config.ahead_rate)
 
-    def _search(self, harm: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-        """Groups of latents, each ascended away from those before; plain draws if the result is not finite."""
+    def _search(self, harms: list[Harm], like: Tensor) -> list[Tensor]:
+        """For each harm, groups of latents, each ascended away from those before; plain draws if not all are finite."""
         assert self.earlier_vae is not None
         assert self.earlier_network is not None
         config, found = self.config, list[Tensor]()
         for _ in range(config.groups):
-            latents = self.latents(GROUP, like)
+            latents = self.latents(len(harms) * GROUP, like)
             for _ in range(config.ascent_steps):
                 latents = latents.detach().requires_grad_()
-                images = self.earlier_vae.decode(latents)
-                outputs = self.earlier_network(images)
-                gain = config.interference * harm(images)
-                gain = gain - config.certainty * soft_cross_entropy(outputs, outputs.softmax(1))
-                for group in found:
-                    gain = gain + config.diversity * F.mse_loss(latents, group) / len(found)
+                images = torch.split(self.earlier_vae.decode(latents), GROUP)
+                outputs = in_passes(self.earlier_network, list(images))
+                gain = latents.new_zeros(())
+                for harm, its_images, its_outputs in zip(harms, images, outputs, strict=True):
+                    unsure = soft_cross_entropy(its_outputs, its_outputs.softmax(1))
+                    gain = gain + config.interference * harm(its_images, its_outputs) - config.certainty * unsure
+                if found:  # of each search, the mean over the groups before
+                    apart = (latents - torch.stack(found)).square().mean()
+                    gain = gain + config.diversity * len(harms) * apart
                 (gradient,) = torch.autograd.grad(gain, latents)
                 latents = latents + gradient
             found.append(latents.detach())
-        all_found = torch.cat(found)
-        return all_found if bool(all_found.isfinite().all()) else self.latents(len(all_found), like)
+        of_each = [torch.cat(groups) for groups in zip(*(torch.split(each, GROUP) for each in found), strict=True)]
+        return [each if bool(each.isfinite().all()) else self.latents(len(each), like) for each in of_each]

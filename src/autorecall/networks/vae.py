@@ -47,13 +47,21 @@ class VAE(nn.Module, ABC):
         return z, sampled_kl(z, mean, variance).mean()
 
     @abstractmethod
-    def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
-        """How far the decoded latents are from their images."""
+    def reconstruction(self, x: Tensor, decoded: Tensor) -> Tensor:
+        """How far decoded latents are from their images."""
 
     def loss(self, x: Tensor, noise: Tensor, kl_weight: float) -> Tensor:
         """Minus the bound: reconstruction + β·KL."""
-        z, kl = self.kl(x, noise)
-        return self.reconstruction(x, z) + kl_weight * kl
+        (loss,) = self.losses([x], noise, kl_weight)
+        return loss
+
+    def losses(self, batches: list[Tensor], noise: Tensor, kl_weight: float) -> list[Tensor]:
+        """The same for several batches in one pass; `noise` is for all of them, one after the other."""
+        sizes = [len(x) for x in batches]
+        mean, variance = self.encode(torch.cat(batches))
+        z = mean + variance.sqrt() * noise
+        parts = zip(batches, *(torch.split(each, sizes) for each in (self.decode(z), z, mean, variance)), strict=True)
+        return [self.reconstruction(x, decoded) + kl_weight * sampled_kl(*found).mean() for x, decoded, *found in parts]
 
 
 def sampled_kl(z: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -109,9 +117,9 @@ class _BernoulliVAE(VAE):
             ),
         )
 
-    def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
+    def reconstruction(self, x: Tensor, decoded: Tensor) -> Tensor:
         """Summed over pixels, averaged over the batch."""
-        means = self.decode(z).clamp(PROBABILITY, 1 - PROBABILITY)
+        means = decoded.clamp(PROBABILITY, 1 - PROBABILITY)
         try:
             return F.binary_cross_entropy(means, x, reduction="sum") / len(x)
         except RuntimeError as error:  # which torch raises for what is no probability
@@ -187,9 +195,9 @@ class _ConvVAE(VAE):
         )
         self._published = config.reconstruction == "mean"
 
-    def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
+    def reconstruction(self, x: Tensor, decoded: Tensor) -> Tensor:
         """Squared error, averaged over the batch."""
-        error = F.mse_loss(self.decode(z), x, reduction="mean" if self._published else "sum")
+        error = F.mse_loss(decoded, x, reduction="mean" if self._published else "sum")
         return error / len(x)
 
 

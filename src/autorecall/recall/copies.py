@@ -51,6 +51,27 @@ def obstacle(network: nn.Module) -> str | None:
     return None
 
 
+def mixes_images(network: nn.Module) -> bool:
+    """Whether a layer may look across the images of a batch, as batch-norm does; dropout does not."""
+    return any(
+        not (
+            kind in ALONE
+            or kind in DROPOUT
+            or vars(kind).get("treats_images_alone", False)
+            or (isinstance(layer, WEIGHTED) and kind in WEIGHTED and not _uses_batch(layer))
+        )
+        for layer in network.modules()
+        if (kind := type(layer)) is not None
+    )
+
+
+def in_passes(network: nn.Module, batches: list[Tensor]) -> list[Tensor]:
+    """The logits of several batches: in one pass if that makes no difference, or each in its own."""
+    if len(batches) == 1 or mixes_images(network):
+        return [network(x) for x in batches]
+    return list(torch.split(network(torch.cat(batches)), [len(x) for x in batches]))
+
+
 def treats_copies_alike(network: nn.Module, x: Tensor) -> bool:
     """Whether a pass over copies of images and one over counted images agree, in values and gradients.
 
