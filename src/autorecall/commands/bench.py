@@ -11,6 +11,7 @@ from rich.table import Table
 from ..errors import ConfigError
 from ..storage.files import make_folder, write_json
 from .measure import Iterations, Report, Timing, measure
+from .memory import keep_freed_memory
 from .words import call
 
 
@@ -20,11 +21,11 @@ def main(arguments: list[str]) -> None:
 
 
 def _bench(json: Path | None = None) -> None:
-    """Measure what recall costs on this machine, as ratios within one run, in about two minutes.
+    """Measure what recall costs on this machine, as ratios within one run, in about three minutes.
 
     Iterations of naive SGD, literal ARM (all copies, the equations as written) and ARM take turns, with the paper's
-    settings for MNIST and CIFAR10; then ARM's cost is measured as each of its sizes grows, then memory. CIFAR10 images
-    are read where `autorecall run` would find them, and made up if there are none: the work is the same.
+    settings for MNIST and CIFAR10; then `observe` beside a loop in plain torch, what takes longest elsewhere, ARM's cost
+    as each of its sizes grows, and memory. CIFAR10 images are read where `autorecall run` would find them, and made up if there are none: the work is the same.
     Leave the machine otherwise idle.
 
     Args:
@@ -34,6 +35,7 @@ def _bench(json: Path | None = None) -> None:
         if json.is_dir() or json.suffix == ".png":
             raise ConfigError(f"--json is {json}; expected a file that does not end in .png, such as bench.json")
         make_folder(json.parent)
+    keep_freed_memory()
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 160
@@ -54,12 +56,22 @@ def _print(console: Console, report: Report) -> None:
     for name, measured in (("MNIST", report.mnist), ("CIFAR10", report.cifar10)):
         table.add_row(name, *_row(measured))
     console.print(table)
+    table = Table("ms per step, MNIST", "observe", "plain torch", "observe over plain")
+    for name, overhead in report.overheads.items():
+        table.add_row(name, _milliseconds(overhead.observe), _milliseconds(overhead.bare), f"{overhead.ratio:.2f}")
+    console.print(table)
+    table = Table("also", "ms")
+    for name, timing in report.others.items():
+        table.add_row(name, _milliseconds(timing))
+    console.print(table)
     for name, curve in report.growth_seconds.items():
         grown = Table(name, *map(str, curve))
         grown.add_row("ms", *(f"{1e3 * timing.seconds:.0f}" for timing in curve.values()))
         console.print(grown)
     for name, megabytes in report.peak_memory_mb.items():
         console.print(f"peak memory of an iteration, {name}: {megabytes:.0f} MB")
+    if report.page_faults is not None:
+        console.print(f"page faults of an iteration of ARM on CIFAR10: {report.page_faults:.0f}")
     console.print(f"medians and quartiles within one run, {report.threads} threads")
 
 

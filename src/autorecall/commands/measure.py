@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from .. import data
 from ..config import RunConfig
@@ -29,6 +30,7 @@ from ..learners.shared.teacher import LagConfig
 from ..presets import PRESETS
 from ..recall import reference
 from ..recall.batch import Recalled
+from ..runs.loop import images_at_once
 from ..stream import as_batch
 from ..torch_state import cores, limited_threads
 
@@ -167,11 +169,107 @@ def _memory(name: str) -> float:
 
 
 @dataclass(frozen=True)
+class Overhead:
+    """A learner's step, and a bare torch loop that learns the same."""
+
+    observe: Timing
+    bare: Timing
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long `observe` takes."""
+        return self.observe.seconds / self.bare.seconds
+
+
+def overheads(progress: Callable[[], None], rounds: int = 400) -> dict[str, Overhead]:
+    """What a step of naive SGD and of experience replay costs on MNIST, beside a loop without any library."""
+    batches, _ = _batches("mnist", PRESETS["mnist/naive"].config)
+    found = {}
+    for name, row, replays in (("naive", "mnist/naive", False), ("er", "mnist/er-50", True)):
+        config = PRESETS[row].config
+        work = {"observe": _learner(config).observe, "bare": _bare_loop(config, replays)}
+        times: dict[str, list[float]] = {each: [] for each in work}
+        for turn in range(rounds + rounds // 10):
+            for each, step in work.items():
+                seconds = seconds_of(partial(step, *batches[turn % len(batches)]))
+                if turn >= rounds // 10:  # the first are the warm-up
+                    times[each].append(seconds)
+        found[name] = Overhead(Timing.of(times["observe"]), Timing.of(times["bare"]))
+        progress()
+    return found
+
+
+def _bare_loop(config: RunConfig, replays: bool) -> Callable[[Tensor, Tensor], object]:
+    """The textbook's lines: a gradient step on the batch, or on the batch and ten of fifty kept images."""
+    network = _network(config, (1, 28, 28)).train()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
+    images, labels = torch.rand(50, 1, 28, 28), torch.arange(50) % 10
+
+    def step(x: Tensor, y: Tensor) -> list[float]:
+        optimizer.zero_grad()
+        losses = [F.cross_entropy(network(x), y)]
+        losses[0].backward()  # type: ignore[no-untyped-call]
+        if replays:
+            drawn = torch.randperm(50)[:10]
+            losses.append(F.cross_entropy(network(images[drawn]), labels[drawn]))
+            losses[1].backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return [loss.item() for loss in losses]
+
+    return step
+
+
+def others(progress: Callable[[], None], repeats: int = 5) -> dict[str, Timing]:
+    """Seconds of what takes longest elsewhere: steps of ADI and GEN-MIR, and the test of one large image."""
+    recalling = replace(PRESETS["cifar10/adi"].config.learner, lag=LagConfig("every", 10**6, start=0))
+    adi = _learner(replace(PRESETS["cifar10/adi"].config, learner=recalling))
+    gen_mir = _learner(PRESETS["mnist/gen-mir"].config)
+    large = PRESETS["miniimagenet/naive"].config
+    tested = large.learner.build(_network(large, (3, 84, 84), 100), 0)
+    count = images_at_once((3, 84, 84))
+    image, digit, images = torch.rand(10, 3, 32, 32), torch.rand(10, 1, 28, 28), torch.rand(count, 3, 84, 84)
+    times: dict[str, list[float]] = {}
+    for turn in range(repeats + 2):
+        labels = torch.arange(10) % 2 + (0 if turn < 2 else 8)  # the classes from before are then recalled
+        timed = {
+            "a step of ADI on CIFAR10": seconds_of(partial(adi.observe, image, labels)),
+            "a step of GEN-MIR on MNIST": seconds_of(partial(gen_mir.observe, digit, labels)),
+        }
+        with limited_threads(cores()):
+            tested.predict(images)
+            timed["the test of an 84 x 84 image"] = seconds_of(partial(tested.predict, images)) / count
+        if turn >= 2:
+            for name, seconds in timed.items():
+                times.setdefault(name, []).append(seconds)
+        progress()
+    return {name: Timing.of(seconds) for name, seconds in times.items()}
+
+
+def page_faults(progress: Callable[[], None], repeats: int = 5) -> float | None:
+    """Pages of memory that an iteration of ARM on CIFAR10 asks of the system; None if it cannot tell."""
+    try:
+        import resource
+    except ImportError:  # e.g. Windows
+        return None
+    config = PRESETS["cifar10/arm"].config
+    learner, x = arm(config, always_recalling(config)), torch.rand(10, 3, 32, 32)
+    for turn in range(repeats + 3):
+        if turn == 3:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        learner.observe(x, torch.arange(10))
+        progress()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / repeats
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything measured."""
 
     cifar10: Iterations
     mnist: Iterations
+    overheads: dict[str, Overhead]
+    others: dict[str, Timing]
+    page_faults: float | None
     growth_seconds: dict[str, dict[int, Timing]]
     peak_memory_mb: dict[str, float]
     threads: int
@@ -182,11 +280,13 @@ class Report:
         for name, measured in (("cifar10", self.cifar10), ("mnist", self.mnist)):
             for ratio in ("speedup_over_literal", "cost_over_naive"):
                 values[f"{name}.{ratio}"] = values[name][ratio] = getattr(measured, ratio)
+        for name, overhead in self.overheads.items():
+            values[f"{name}.observe_over_bare"] = values["overheads"][name]["ratio"] = overhead.ratio
         return values
 
 
 def measure(progress: Callable[[str, float], None]) -> Report:
-    """The whole benchmark, about two minutes; `progress` is told what is being done and how far it is."""
+    """The whole benchmark, about three minutes; `progress` is told what is being done and how far it is."""
 
     def telling(what: str, steps: int) -> Callable[[], None]:
         done = iter(range(1, steps + 1))
@@ -197,6 +297,9 @@ def measure(progress: Callable[[str, float], None]) -> Report:
         return Report(
             cifar10=iterations("cifar10", 15, 2, telling("iterations on CIFAR10", 92)),
             mnist=iterations("mnist", 60, 20, telling("iterations on MNIST", 380)),
+            overheads=overheads(telling("steps beside a bare loop", 2)),
+            others=others(telling("ADI, GEN-MIR and tests", 7)),
+            page_faults=page_faults(telling("page faults", 8)),
             growth_seconds=growth(telling("growth with M, S, N, classes, image size", 20)),
             peak_memory_mb=peak_memory(telling("memory", 5)),
             threads=cores(),

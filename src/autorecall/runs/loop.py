@@ -27,7 +27,7 @@ from .folder import RunFolder, RunStatus, fitting
 from .history import Extent, History
 from .result import Diverged, MemoryCount, Result, Seconds
 
-EVALUATION_BATCH = 50  # few enough for their feature maps to stay in cache
+TEST_PIXELS = 50 * 32 * 32  # few enough for feature maps to stay in cache
 
 
 class Observer:
@@ -243,6 +243,11 @@ def run_state(learner: Learner, device: str) -> State:
     return {"learner": learner.state_dict(), "random": random_state(device)}
 
 
+def images_at_once(shape: tuple[int, ...]) -> int:
+    """Images to test at once: few, if they are large."""
+    return max(1, min(50, TEST_PIXELS // math.prod(shape[1:])))
+
+
 def evaluate(
     learner: Learner,
     split: Split,
@@ -252,8 +257,9 @@ def evaluate(
 ) -> list[float]:
     """The accuracy on each task, in percent; `between` is called after every batch."""
     predictions = []
-    for start in range(0, len(split), EVALUATION_BATCH):
-        x, _ = as_batch(split, slice(start, start + EVALUATION_BATCH))
+    count = images_at_once(split.inputs.shape[1:])
+    for start in range(0, len(split), count):
+        x, _ = as_batch(split, slice(start, start + count))
         logits = learner.predict(x)
         if not bool(logits.isfinite().all()):
             raise DivergedError("an output of the network", float("nan"))

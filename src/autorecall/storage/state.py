@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from ..errors import InputError
 
 State: TypeAlias = Mapping[str, object]
+COUNTERS = (torch.float32, torch.float64, torch.int64)  # dtypes that an optimizer counts its steps in
 
 
 def savable(value: object) -> object:
@@ -69,7 +70,8 @@ def _kind(value: object) -> str:
 
 def _belongs(name: str, value: object, parameter: Tensor) -> bool:
     if name == "step" and isinstance(value, Tensor | int | float):
-        return (not isinstance(value, Tensor) or value.shape == ()) and float(value) >= 0
+        counts = not isinstance(value, Tensor) or (value.shape == () and value.dtype in COUNTERS)
+        return counts and float(value) >= 0
     if isinstance(value, Tensor):
         return value.is_floating_point() and value.shape == parameter.shape
     return value is None or (isinstance(value, int | float) and math.isfinite(value) and abs(value) < 2**63)
