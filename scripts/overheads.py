@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autorecall.commands.measure import WARM_UP, Timing, always_recalling, arm, seconds_of
 from autorecall.presets import PRESETS
-from autorecall.recall.ascent import ascend
+from autorecall.recall.ascent import Ascent
 from autorecall.runs.checkpoints import Checkpoints
 from autorecall.runs.folder import RunStatus, checkpoint
 from autorecall.runs.history import NAME, History
@@ -75,11 +75,9 @@ def recall_fraction_of_peak() -> float:
         learner.observe(x, y)
     teacher, start = learner.teacher.network, learner.start(x, y, keep_copies=False)
     assert teacher is not None
-    work = partial(
-        ascend,
-        *(learner.network, teacher, start, learner.objective(start, y)),
-        *(recalling.ascent_steps, recalling.recall_rate, learner.side_by_side),
-    )
+    objective = learner.objective(start, y)
+    ascent = Ascent(learner.network, teacher, start, objective, learner.side_by_side, learner.plans)
+    work = partial(ascent.climb, recalling.ascent_steps, recalling.recall_rate)
     size = 2048
     matrix = torch.rand(size, size)
     recalls, products = [], []

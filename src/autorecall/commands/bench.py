@@ -24,8 +24,9 @@ def _bench(json: Path | None = None) -> None:
     """Measure what recall costs on this machine, as ratios within one run, in about three minutes.
 
     Iterations of naive SGD, literal ARM (all copies, the equations as written) and ARM take turns, with the paper's
-    settings for MNIST and CIFAR10; then `observe` beside a loop in plain torch, what takes longest elsewhere, ARM's cost
-    as each of its sizes grows, and memory. CIFAR10 images are read where `autorecall run` would find them, and made up if there are none: the work is the same.
+    settings for MNIST and CIFAR10; then `observe` beside a loop in plain torch, what takes longest elsewhere, how ARM's
+    cost grows with each of its sizes, and memory. CIFAR10 images are read where `autorecall run` would find them, and
+    made up if there are none: the work is the same.
     Leave the machine otherwise idle.
 
     Args:

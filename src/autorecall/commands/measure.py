@@ -24,6 +24,7 @@ from .. import data
 from ..config import RunConfig
 from ..data import Split
 from ..errors import DataError
+from ..learners.adi import ADIConfig
 from ..learners.arm import ARM, ARMConfig
 from ..learners.base import Learner
 from ..learners.shared.teacher import LagConfig
@@ -221,8 +222,10 @@ def _bare_loop(config: RunConfig, replays: bool) -> Callable[[Tensor, Tensor], o
 
 def others(progress: Callable[[], None], repeats: int = 5) -> dict[str, Timing]:
     """Seconds of what takes longest elsewhere: steps of ADI and GEN-MIR, and the test of one large image."""
-    recalling = replace(PRESETS["cifar10/adi"].config.learner, lag=LagConfig("every", 10**6, start=0))
-    adi = _learner(replace(PRESETS["cifar10/adi"].config, learner=recalling))
+    inverting = PRESETS["cifar10/adi"].config
+    assert isinstance(inverting.learner, ADIConfig)
+    recalling = replace(inverting.learner, lag=LagConfig("every", 10**6, start=0))
+    adi = _learner(replace(inverting, learner=recalling))
     gen_mir = _learner(PRESETS["mnist/gen-mir"].config)
     large = PRESETS["miniimagenet/naive"].config
     tested = large.learner.build(_network(large, (3, 84, 84), 100), 0)
@@ -327,10 +330,9 @@ class LiteralARM(ARM):
         super().__init__(network.to(memory_format=torch.contiguous_format), config)  # type: ignore[call-overload]
         self._convolutional = False
 
-    def recall(self, start: Recalled, present_classes: Tensor, teacher: nn.Module) -> tuple[Recalled, dict[str, float]]:
+    def ascent(self, start: Recalled, present_classes: Tensor, teacher: nn.Module) -> reference.Ascent:
         """The reference instead of the fast loop."""
-        config, objective = self.config, self.objective(start, present_classes)
-        return reference.recall(self.network, teacher, start, objective, config.ascent_steps, config.recall_rate)
+        return reference.Ascent(self.network, teacher, start, self.objective(start, present_classes))
 
 
 def _literal(config: RunConfig, recalling: ARMConfig) -> ARM:

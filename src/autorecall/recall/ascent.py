@@ -1,8 +1,7 @@
 """The ascent: S steps of x̂ ← x̂ + η1·∇ objective(x̂), for any objective.
 
 No momentum, no clipping, nothing random. Teacher and student meet only at the logits, so each runs forward and backward
-in its own thread, by a plan if there is one, and only the images get a gradient. `reference.recall` is the plain
-version.
+in its own thread, by a plan if there is one, and only the images get a gradient. `reference` is the plain version.
 """
 
 from __future__ import annotations
@@ -25,41 +24,54 @@ Outputs: TypeAlias = tuple[Tensor, ...]
 Back: TypeAlias = Callable[[Outputs], Tensor]  # from the gradient at the outputs to that of the images
 
 
-def ascend(
-    student: nn.Module,
-    teacher: nn.Module,
-    start: Recalled,
-    objective: Objective,
-    steps: int,
-    rate: float,
-    side_by_side: SideBySide,
-    plans: Plans,
-) -> tuple[Recalled, dict[str, float]]:
-    """The recalled batch after S steps, and every term of the objective at the last one.
+class Ascent:
+    """The ascent of one batch. Both networks stay in their current mode; in train mode every pass moves their running
+    batch statistics."""
 
-    Both networks stay in their current mode; in train mode every pass moves their running batch statistics.
-    """
-    images = start.images.detach()
-    ask_student = partial(_logits, student, counts=start.multiplicities, total=start.total)
-    through_student = _through(plans.of(student, images), ask_student, start, statistics=False)
-    as_usual = type(objective).ask_teacher is Objective.ask_teacher
-    planned = plans.of(teacher, images) if as_usual else None
-    ask_teacher = partial(objective.ask_teacher, teacher)
-    through_teacher = _through(planned, ask_teacher, start, objective.wants_statistics)
-    for _ in range(steps):
-        ((student_logits,), back_through_student), (teacher_outputs, back_through_teacher) = side_by_side.both(
-            partial(through_student, images), partial(through_teacher, images)
-        )
-        at_outputs = objective.at_outputs(student_logits, teacher_outputs, images)
-        if at_outputs is None:
-            raise objective.diverged()
-        at_student, at_teacher = at_outputs
-        # Teacher first: on one thread its weights are still cached, and then the student's are for the next step.
-        by_teacher, by_student = side_by_side.both(
-            partial(back_through_teacher, at_teacher), partial(back_through_student, (at_student,))
-        )
-        images = objective.step(images, by_student, by_teacher, rate)
-    return replace(start, images=images), objective.values()
+    def __init__(
+        self,
+        student: nn.Module,
+        teacher: nn.Module,
+        start: Recalled,
+        objective: Objective,
+        side_by_side: SideBySide,
+        plans: Plans,
+    ) -> None:
+        self._start, self._objective, self._side_by_side = start, objective, side_by_side
+        images = start.images
+        ask_student = partial(_logits, student, counts=start.multiplicities, total=start.total)
+        self._through_student = _through(plans.of(student, images), ask_student, start, statistics=False)
+        as_usual = type(objective).ask_teacher is Objective.ask_teacher
+        planned = plans.of(teacher, images) if as_usual else None
+        ask_teacher = partial(objective.ask_teacher, teacher)
+        self._through_teacher = _through(planned, ask_teacher, start, objective.wants_statistics)
+        self._begun: tuple[Outputs, Back] | None = None
+
+    def begin(self) -> None:
+        """The teacher's first pass, which does not need the student: it can be made while that is still learning."""
+        self._begun = self._through_teacher(self._start.images.detach())
+
+    def climb(self, steps: int, rate: float) -> tuple[Recalled, dict[str, float]]:
+        """The recalled batch after S steps, and every term of the objective at the last one."""
+        images, objective, both = self._start.images.detach(), self._objective, self._side_by_side.both
+        for _ in range(steps):
+            ((student_logits,), back_through_student), (teacher_outputs, back_through_teacher) = both(
+                partial(self._through_student, images), partial(self._pass_teacher, images)
+            )
+            at_outputs = objective.at_outputs(student_logits, teacher_outputs, images)
+            if at_outputs is None:
+                raise objective.diverged()
+            at_student, at_teacher = at_outputs
+            # Teacher first: on one thread its weights are still cached, and then the student's are for the next step.
+            by_teacher, by_student = both(
+                partial(back_through_teacher, at_teacher), partial(back_through_student, (at_student,))
+            )
+            images = objective.step(images, by_student, by_teacher, rate)
+        return replace(self._start, images=images), objective.values()
+
+    def _pass_teacher(self, images: Tensor) -> tuple[Outputs, Back]:
+        begun, self._begun = self._begun, None
+        return begun or self._through_teacher(images)
 
 
 def _through(

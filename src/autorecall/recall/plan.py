@@ -98,15 +98,13 @@ class Convolution(Step):
 
     def forward(self, run: Pass) -> None:
         x, layer = run.value(self.source), self.layer
-        run.values[self.target] = aten.convolution(
-            x, layer.weight, layer.bias, *self.settings, False, [0, 0], layer.groups
-        )
+        run.values[self.target] = torch.conv2d(x, layer.weight, layer.bias, *self.settings, layer.groups)
 
     def backward(self, run: Pass) -> None:
         # Of its input, torch needs no more than the shape: the values may have been overwritten.
         g, x, layer = run.gradient(self.target), run.value(self.source), self.layer
         only_input = [True, False, False]
-        found = aten.convolution_backward(
+        found = aten.convolution_backward.default(
             g, x, layer.weight, None, *self.settings, False, [0, 0], layer.groups, only_input
         )
         run.gradients[self.source].append(found[0])

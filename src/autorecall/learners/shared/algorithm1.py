@@ -16,11 +16,12 @@ from torch.optim import Optimizer
 
 from ...checks import check_choices, check_counts, check_not_negative, check_positive
 from ...errors import ConfigError, InputError
-from ...recall.ascent import ascend
+from ...recall.ascent import Ascent
 from ...recall.batch import Initial, Recalled
 from ...recall.copies import WEIGHTED, forward, obstacle, treats_copies_alike
 from ...recall.objective import Objective
 from ...recall.plan import Plans
+from ...recall.reference import Ascent as LiteralAscent
 from ...recall.side_by_side import SideBySide
 from ...recall.terms import soft_cross_entropy
 from ...torch_state import cores
@@ -109,34 +110,36 @@ class RecallLearner(TaughtLearner):
     def objective(self, start: Recalled, present_classes: Tensor) -> Objective:
         """Equation 7: what they ascend."""
 
-    def recall(self, start: Recalled, present_classes: Tensor, teacher: nn.Module) -> tuple[Recalled, dict[str, float]]:
-        """Lines 6-8: the images found, and the terms of the objective."""
-        config, objective = self.config, self.objective(start, present_classes)
-        return ascend(
-            *(self.network, teacher, start, objective, config.ascent_steps, config.recall_rate),
-            *(self.side_by_side, self.plans),
-        )
+    def ascent(self, start: Recalled, present_classes: Tensor, teacher: nn.Module) -> Ascent | LiteralAscent:
+        """Lines 6-8."""
+        objective = self.objective(start, present_classes)
+        return Ascent(self.network, teacher, start, objective, self.side_by_side, self.plans)
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One round of Algorithm 1."""
         config = self.config
         teacher = self.teacher.follow(self.network, y)
-        numbers = {"loss": self.descend(F.cross_entropy(self.network(x), y), "the loss on the real batch")}
-        reason = self._obstacle(x)
-        present = torch.unique(y)
+        reason, present = self._obstacle(x), torch.unique(y)
         recalled = None if teacher is None else self.start(x, present, self._keeps_copies(len(x), reason))
         if teacher is None or recalled is None:
-            return numbers | self._nothing_recalled()
+            return {"loss": self._step_on_real(x, y)} | self._nothing_recalled()
 
         self.side_by_side.threads = self._threads_worth(x, reason)
+        ascent = self.ascent(recalled, present, teacher)
+        loss, _ = self.side_by_side.both(partial(self._step_on_real, x, y), ascent.begin)
+        numbers = {"loss": loss}
         for repeat in range(config.repeats):
-            recalled, terms = self.recall(recalled, present, teacher)
+            ascent = ascent if repeat == 0 else self.ascent(recalled, present, teacher)
+            recalled, terms = ascent.climb(config.ascent_steps, config.recall_rate)
             keep_gradients = config.accumulate_repeats and repeat > 0
             losses, targets = self._learn_from(recalled, x, teacher, keep_gradients, one_pass=reason is None)
             numbers |= terms | losses | self._class_history((recalled.weights @ targets).tolist())
             if self.on_recall is not None:
                 self.on_recall(recalled, targets)
         return numbers
+
+    def _step_on_real(self, x: Tensor, y: Tensor) -> float:
+        return self.descend(F.cross_entropy(self.network(x), y), "the loss on the real batch")
 
     def _learn_from(
         self, recalled: Recalled, x: Tensor, teacher: nn.Module, keep_gradients: bool, one_pass: bool

@@ -113,8 +113,11 @@ class TaughtLearner(Learner):
 
     def remember(self) -> list[Undo]:
         """The teacher, too."""
-        found = [*super().remember(), undo.attributes(self.teacher)]
-        return found if self.teacher.network is None else [*found, undo.memory(self.teacher.network)]
+        found, network = [*super().remember(), undo.attributes(self.teacher)], self.teacher.network
+        if network is None:
+            return found
+        # It may be used, and so its running statistics move, before the student takes its first step.
+        return [*found, undo.memory(network), undo.KeptBuffers(network.modules()).put_back]
 
     def check_state(self) -> None:
         """The teacher's running statistics, too."""
