@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from autorecall import ARM, ARMConfig, LagConfig, Learner, cli, data
 from autorecall.commands import bench as command
 from autorecall.commands import measure as bench
-from autorecall.commands.measure import Iterations, LiteralARM, Report, Timing
+from autorecall.commands.measure import Iterations, LiteralARM, Overhead, Report, Timing
 from autorecall.data import from_arrays
 from autorecall.networks import MLPConfig, ResNet18Config
 from autorecall.presets import PRESETS
@@ -36,6 +36,9 @@ CURVES = {
 MADE = Report(
     cifar10=Iterations(False, Timing(0.005, 0.004, 0.006), Timing(0.9, 0.85, 0.95), Timing(0.075, 0.07, 0.08)),
     mnist=Iterations(True, Timing(0.002, 0.002, 0.003), Timing(0.06, 0.05, 0.07), Timing(0.03, 0.02, 0.04)),
+    overheads={"naive": Overhead(Timing(0.003, 0.002, 0.004), Timing(0.002, 0.001, 0.003))},
+    others={"a step of ADI": Timing(0.7, 0.6, 0.8)},
+    page_faults=12.0,
     growth_seconds={"M, recalled images": {10: Timing(0.5, 0.4, 0.6), 100: Timing(0.6, 0.5, 0.7)}},
     peak_memory_mb={"M=10": 40.0, "M=1000": 41.0},
     threads=2,
@@ -99,6 +102,8 @@ def test_report_has_its_ratios_under_dotted_names_and_is_json() -> None:
         arm, literal, naive = (measured[key]["seconds"] for key in ("arm", "literal", "naive"))
         assert values[f"{name}.speedup_over_literal"] == measured["speedup_over_literal"] == literal / arm
         assert values[f"{name}.cost_over_naive"] == measured["cost_over_naive"] == arm / naive
+    assert values["naive.observe_over_bare"] == values["overheads"]["naive"]["ratio"] == pytest.approx(1.5)
+    assert values["page_faults"] == 12
     assert values["growth_seconds"]["M, recalled images"]["100"] == {"seconds": 0.6, "low": 0.5, "high": 0.7}
     assert values["peak_memory_mb"] == {"M=10": 40.0, "M=1000": 41.0}
 
@@ -166,6 +171,75 @@ def test_every_timed_iteration_of_arm_recalls(monkeypatch: pytest.MonkeyPatch) -
     bench.iterations("mnist", 2, 1, ignore)
     assert len(numbers) == 2 + 2 + 2 + 2  # ARM, its warm-up twice, and literal ARM with its own
     assert all(np.isfinite(list(step.values())).all() for step in numbers)
+
+
+# Beside a bare loop, and elsewhere
+
+
+def test_a_bare_loop_learns_what_naive_sgd_learns() -> None:
+    config = PRESETS["mnist/naive"].config
+    learner, x, y = (
+        config.learner.build(bench._network(config, (1, 28, 28)), 0),
+        torch.rand(10, 1, 28, 28),
+        torch.arange(10),
+    )
+    step = bench._bare_loop(config, replays=False)
+    for _ in range(3):
+        assert step(x, y) == [learner.observe(x, y)["loss"]]
+
+
+@pytest.mark.parametrize("row", ["mnist/naive", "mnist/er-50"])
+def test_a_bare_loop_makes_as_many_passes(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, passes = PRESETS[row].config, list[int]()
+    learner = bench._learner(config)
+    step = bench._bare_loop(config, replays=row != "mnist/naive")
+    x, y = torch.rand(10, 1, 28, 28), torch.arange(10)
+    for _ in range(8):
+        learner.observe(x, y)
+    linear = nn.functional.linear
+
+    def counted(given: Tensor, *rest: Tensor) -> Tensor:
+        passes.append(len(given))
+        return linear(given, *rest)
+
+    monkeypatch.setattr(nn.functional, "linear", counted)
+    found = []
+    for observe in (learner.observe, step):
+        passes.clear()
+        observe(x, y)
+        found.append(list(passes))
+    assert found[0] == found[1]
+    assert len(found[0]) == (3 if row == "mnist/naive" else 6)
+
+
+def test_overheads_are_ratios_of_a_learner_and_a_loop() -> None:
+    steps: list[None] = []
+    found = bench.overheads(lambda: steps.append(None), rounds=10)
+    assert {*found} == {"naive", "er"}
+    assert len(steps) == 2
+    for overhead in found.values():
+        assert 0 < overhead.bare.low <= overhead.bare.high < 10
+        assert overhead.ratio == overhead.observe.seconds / overhead.bare.seconds
+
+
+def test_other_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, of in (("cifar10/adi", {"recalled_images": 12, "ascent_steps": 1}), ("mnist/gen-mir", {"groups": 1})):
+        preset = PRESETS[name]
+        learner = replace(preset.config.learner, **of)
+        network = MLPConfig((8,)) if name == "cifar10/adi" else preset.config.network
+        config = replace(preset.config, learner=learner, network=network)
+        monkeypatch.setitem(PRESETS, name, replace(preset, config=config))
+    found = bench.others(ignore, repeats=1)
+    assert len(found) == 3
+    assert all(0 < timing.seconds < 60 for timing in found.values())
+
+
+@pytest.mark.usefixtures("tiny")
+def test_page_faults_are_counted() -> None:
+    pytest.importorskip("resource")
+    found = bench.page_faults(ignore, repeats=2)
+    assert found is not None
+    assert 0 <= found < 1e6
 
 
 # Growth, memory and speed

@@ -27,6 +27,7 @@ from ..runs.loop import Observer
 from ..runs.result import Result
 from ..runs.run import run
 from ..torch_state import cores
+from .memory import keep_freed_memory
 from .signals import watched
 from .text import complain, printable
 from .words import harmless, silent
@@ -76,6 +77,7 @@ def main(arguments: list[str]) -> None:
         console.print(f"already finished: {printable(str(folder))}; --fresh runs it again", soft_wrap=True)
         _print_result(console, config, earlier, folder)
         return
+    keep_freed_memory()
     dataset = _load(chosen)
     with watched() as stop, _Bar(console, f"{chosen.preset} seed {config.seed}", folder, dataset.classes) as observer:
         try:

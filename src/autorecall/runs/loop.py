@@ -27,7 +27,7 @@ from .folder import RunFolder, RunStatus, fitting
 from .history import Extent, History
 from .result import Diverged, MemoryCount, Result, Seconds
 
-TEST_PIXELS = 50 * 32 * 32  # few enough for feature maps to stay in cache
+TEST_PIXELS = 100_000  # few enough for feature maps to stay in cache
 
 
 class Observer:
