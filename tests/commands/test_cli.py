@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -111,9 +113,10 @@ def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_run_goes_on_when_its_words_fill_the_disk(tmp_path: Path) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = program(*SHORT, "--out", str(tmp_path), stdout=full.fileno())
+def test_a_run_goes_on_when_its_words_fill_the_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch, Path("/dev/full").open("wb", buffering=0) as full:
+        patch.setattr(sys, "stdout", TextIOWrapper(full, write_through=True))
+        code = cli.dispatch([*SHORT, "--out", str(tmp_path)])
     sentence = "autorecall: cannot print (No space left on device); the run continues without output\n"
-    assert (done.returncode, done.stderr) == (0, sentence)
+    assert (code, capsys.readouterr().err) == (0, sentence)
     assert files(tmp_path) == {f"mnist/naive/seed-0/{name}" for name in FILES}
