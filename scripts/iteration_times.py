@@ -1,15 +1,15 @@
 """Milliseconds of one iteration of a few rows, the best of many: to compare two checkouts, let them take turns.
 
-    python scripts/iteration_times.py [ROUNDS]
+    python scripts/iteration_times.py [--rounds 25] [--device cuda]
 
-Made-up images of the right size, one torch thread as in a run on two cores, recall from the first batch on.
+Made-up images of the right size, one torch thread as in a run on two cores, recall from the first batch on. On a GPU
+the clock is stopped when it has finished; between the first and the last step of an ascent nothing waits for it.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from dataclasses import replace
-from functools import partial
 
 import torch
 
@@ -20,28 +20,40 @@ from autorecall.presets import PRESETS
 ROWS = {"mnist": ((1, 28, 28), 12), "cifar10": ((3, 32, 32), 1)}  # shape of an image, iterations per round
 
 
-def best(row: str, shape: tuple[int, ...], iterations: int) -> float:
+def best(row: str, shape: tuple[int, ...], iterations: int, device: torch.device) -> float:
     """Seconds of the fastest iteration; the first three are the warm-up."""
     config = PRESETS[row].config
     settings = config.learner
     if isinstance(settings, ARMConfig | ADIConfig):
         settings = replace(settings, lag=LagConfig("every", 10**6, start=0))
     torch.manual_seed(0)
-    learner = settings.for_stream((1,)).build(config.network.build(shape, 10), 0)
+    learner = settings.for_stream((1,)).build(config.network.build(shape, 10).to(device), 0)
     times = []
     for number in range(iterations):
         labels = torch.arange(10) % 2 + (0 if number < 2 else 2)  # ADI recalls earlier classes that are not present
-        times.append(seconds_of(partial(learner.observe, torch.rand(10, *shape), labels)))
+        x, y = torch.rand(10, *shape).to(device), labels.to(device)
+
+        def observe(x: torch.Tensor = x, y: torch.Tensor = y) -> None:
+            learner.observe(x, y)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+        times.append(seconds_of(observe))
     return min(times[3:])
 
 
 def main() -> None:
     """Measure and print."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 25
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=25, help="more rounds, more iterations to find the best of")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="cpu, or cuda for a GPU")
+    chosen = parser.parse_args()
+    if chosen.device.type == "cuda" and not torch.cuda.is_available():
+        parser.error(f"--device is {chosen.device} but torch finds no GPU; use cpu")
     torch.set_num_threads(1)
     for dataset, (shape, iterations) in ROWS.items():
         for method in ("arm", "adi", "naive"):
-            seconds = best(f"{dataset}/{method}", shape, 3 + rounds * iterations)
+            seconds = best(f"{dataset}/{method}", shape, 3 + chosen.rounds * iterations, chosen.device)
             print(f"{dataset}/{method} {1e3 * seconds:.1f} ms")
 
 

@@ -151,6 +151,20 @@ def test_a_network_that_treats_copies_differently_is_found_out(name: str, x: Ten
     assert (random.getstate(), torch.get_rng_state().tolist()) == (state[1], state[0].tolist())
 
 
+def test_weights_of_zero_hide_nothing() -> None:
+    network = Own(DIFFERENT["centred"])
+    nn.init.zeros_(network.last.weight)
+    assert not treats_copies_alike(network, torch.rand(10, 512))
+    network = Own(ALIKE["tanh"])
+    nn.init.zeros_(network.last.weight)
+    assert treats_copies_alike(network, torch.rand(10, 512))
+
+
+def test_statistics_that_would_be_others_are_noticed() -> None:
+    layers = nn.Unflatten(1, (2, 256)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()
+    assert not treats_copies_alike(nn.Sequential(*layers, nn.Linear(512, 4)), torch.rand(10, 512))
+
+
 def test_a_dropout_layer_is_not_tried() -> None:
     assert not treats_copies_alike(Own(nn.Dropout(1e-9)), torch.rand(10, 512))
     assert not treats_copies_alike(Own(Ceaseless(1e-9).eval()), torch.rand(10, 512))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -72,7 +73,36 @@ class Shared(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.norm(self.again(self.flat(x))))
-        return self.last(F.relu(self.norm(self.again(x))))  # type: ignore[no-any-return]
+        return self.last(F.relu(self.again(x)))  # type: ignore[no-any-return]
+
+
+class Written(nn.Module):
+    """A network whose forward is given as a function of its layers."""
+
+    same_steps = True
+
+    def __init__(self, forward: Callable[[Written, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.again, self.same = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(2, 4, 3, padding=1), nn.Identity()
+        self.norm, self.other, self.pool = nn.BatchNorm2d(4), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1)
+        self.last, self.written = nn.Linear(4, 4), forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.pool(self.written(self, x)).flatten(1))  # type: ignore[no-any-return]
+
+
+def relu_behind_identity(of: Written, x: Tensor) -> Tensor:
+    h = of.conv(x)
+    return F.relu(of.norm(h) + F.relu(of.same(h)))
+
+
+def norms_of_one(of: Written, x: Tensor) -> Tensor:
+    h = of.conv(x)
+    return F.relu(of.norm(of.same(h)) + of.other(h))
+
+
+def behind_identity(of: Written, x: Tensor) -> Tensor:
+    return F.relu(of.norm(of.same(of.conv(of.same(x)))))
 
 
 def layers(*of: nn.Module) -> Make:
@@ -86,6 +116,8 @@ NETWORKS: dict[str, Make] = {
     "shortcuts": Residual,
     "a pair": Pair,
     "shared": Shared,
+    "identity": lambda: Written(behind_identity),
+    "two norms of one convolution": lambda: Written(norms_of_one),
     "linear": layers(nn.Flatten(), nn.Linear(192, 4)),
     "norm first": layers(nn.BatchNorm2d(2), nn.Flatten(), nn.BatchNorm1d(192), nn.ReLU(), nn.Linear(192, 4)),
     "norm last": layers(nn.Flatten(), nn.Linear(192, 4), nn.Identity(), nn.BatchNorm1d(4)),
@@ -176,7 +208,7 @@ def test_single_precision() -> None:
 
 def test_a_plan_uses_the_weights_of_now() -> None:
     network, x = made(NETWORKS["resnet18"])
-    plan = Plan.of(network)
+    plan = Plan.of(network, x.shape[1:])
     assert plan is not None
     shares = COUNTS.to(x) / COUNTS.sum()
     for _ in range(2):
@@ -190,7 +222,7 @@ def test_a_plan_uses_the_weights_of_now() -> None:
 def test_what_is_not_finite_stays_so() -> None:
     network, x = made(NETWORKS["resnet18"])
     x[0, 0, 0, 0] = torch.nan
-    plan = Plan.of(network)
+    plan = Plan.of(network, x.shape[1:])
     assert plan is not None
     (logits,), _ = plan.forward(x, COUNTS.to(x) / COUNTS.sum(), int(COUNTS.sum()))
     assert logits.isnan().all()
@@ -235,9 +267,39 @@ class Twice(nn.Module):
         return F.relu(y) + self.norm(y)  # type: ignore[no-any-return]
 
 
+def norm_twice(of: Written, x: Tensor) -> Tensor:
+    return of.norm(of.conv(x)) + of.norm(of.again(x))  # type: ignore[no-any-return]
+
+
+def broadcast(of: Written, x: Tensor) -> Tensor:
+    h = of.conv(x)
+    return F.relu(of.norm(of.again(x)) + of.pool(h))
+
+
+def spread(of: Written, x: Tensor) -> Tensor:
+    return F.relu(of.norm(of.pool(of.conv(x))) + of.again(x))
+
+
+def pooled_otherwise(of: Written, x: Tensor) -> Tensor:
+    return F.avg_pool2d(of.conv(x), 3, stride=1, padding=1)
+
+
+def by_name(of: Written, x: Tensor) -> Tensor:
+    return of.conv(input=x)  # type: ignore[no-any-return]
+
+
+def by_length(of: Written, x: Tensor) -> Tensor:
+    return of.conv(x).view(len(x), 4, 12, 8)  # type: ignore[no-any-return]
+
+
+def written(forward: Callable[[Written, Tensor], Tensor]) -> Make:
+    return lambda: Written(forward)
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        *map(written, (relu_behind_identity, norm_twice, broadcast, spread, pooled_otherwise, by_name, by_length)),
         Moody,
         Branching,
         Twice,
@@ -280,6 +342,53 @@ def test_a_network_that_was_changed_is_left_to_autograd(change: Callable[[nn.Mod
     assert plans.of(network, x) is not None
     change(network)
     assert plans.of(network, x) is None
+
+
+def test_settings_that_were_changed_have_a_plan_of_their_own() -> None:
+    network, x = made(lambda: Written(behind_identity))
+    plans = Plans()
+    first = plans.of(network, x)
+    network.get_submodule("conv").stride = (2, 2)  # type: ignore[assignment]
+    second = plans.of(network, x)
+    assert first is not second
+    assert second is not None
+    network.get_submodule("norm").track_running_stats = False  # type: ignore[assignment]
+    assert_close(planned_passes(copy.deepcopy(network), x, COUNTS), passes(network, x, COUNTS))
+
+
+def test_nothing_is_left_of_what_was_seen() -> None:
+    network, x = made(NETWORKS["norm first"])
+    plans = Plans()
+    plan = plans.of(network, x)
+    assert plan is not None
+    outputs, run = plan.forward(x, COUNTS.to(x) / 14, 14, statistics=True)
+    plan.backward(run, *slopes(outputs, 0))
+    plans.forget()
+    held = [value for step in plan.steps for value in vars(step).values() if isinstance(value, Tensor)]
+    assert len(held) == 6
+    assert not any(value.any() for value in held)
+
+
+def test_other_threads_may_use_networks_meanwhile() -> None:
+    """Nothing of torch is changed for a moment, as a tracer of torch.fx would."""
+    errors: list[Exception] = []
+    network, x = made(NETWORKS["mlp"])
+    done = threading.Event()
+
+    def use() -> None:
+        try:
+            while not done.is_set():
+                network(x)
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    for _ in range(20):
+        assert Plan.of(made(NETWORKS["mlp"])[0], x.shape[1:]) is not None
+    done.set()
+    thread.join()
+    assert errors == []
 
 
 def test_images_that_are_not_for_the_kernels_are_left_to_autograd() -> None:

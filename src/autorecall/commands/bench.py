@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _bench(json: Path | None = None) -> None:
-    """Measure what recall costs on this machine, as ratios within one run, in about three minutes.
+    """Measure what recall costs on this machine, as ratios within one run, in about four minutes.
 
     Iterations of naive SGD, literal ARM (all copies, the equations as written) and ARM take turns, with the paper's
     settings for MNIST and CIFAR10; then `observe` beside a loop in plain torch, what takes longest elsewhere, how ARM's

@@ -279,7 +279,7 @@ class Learner(ABC):
         return x.contiguous(memory_format=torch.channels_last)
 
     def _device(self) -> torch.device:
-        return next(p.device for layer in self._layers for p in layer._parameters.values() if p is not None)
+        return next(self.network.parameters()).device
 
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The batch as `learn` takes it, or an InputError; nothing is learned or changed."""

@@ -10,9 +10,11 @@ Only networks of well-known layers can be planned, held together by `nn.Sequenti
 
 from __future__ import annotations
 
+import copy
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -72,6 +74,9 @@ class Step(ABC):
     @abstractmethod
     def backward(self, run: Pass) -> None:
         """Add to the gradient of the source."""
+
+    def forget(self) -> None:  # noqa: B027
+        """Clear what was seen, if anything is left of it; the memory is kept."""
 
 
 class Linear(Step):
@@ -151,6 +156,11 @@ class Norm(Step):
         run.gradients[self.source].append(gx)
         if self.shortcut is not None:
             run.gradients[self.shortcut].append(g)
+
+    def forget(self) -> None:
+        for kept in (self.y, self.work, self.pull):
+            if kept is not None:
+                kept.zero_()
 
     def _measure(self, running: Tensor, values: int) -> Tensor:
         """The distance of mean and unbiased variance from the running ones before this pass."""
@@ -234,13 +244,14 @@ class Plan:
         self.steps, self._nodes, self._last = steps, nodes, steps[-1].target
 
     @staticmethod
-    def of(network: nn.Module) -> Plan | None:
-        """The plan of a network; None if it has anything that is not known here."""
+    def of(network: nn.Module, shape: torch.Size) -> Plan | None:
+        """The plan of a network for images of this shape; None if it has anything that is not known here."""
         if not all(map(_is_known, network.modules())):
             return None
         try:
-            return Plan(*_Planner(network, _Tracer().trace(network)).plan())
-        except (_Unknown, fx.proxy.TraceError):
+            graph = _graph_of(network)
+            return Plan(*_Planner(network, graph, _shapes(network, graph, shape)).plan())
+        except Exception:  # a network of the user's may raise anything, and autograd may yet do it
             return None
 
     @torch.no_grad()
@@ -270,27 +281,40 @@ class Plan:
             run.gradients[step.target] = []
         return run.gradient(0)
 
+    @torch.no_grad()
+    def forget(self) -> None:
+        """Clear what is left of the images of the last passes."""
+        for step in self.steps:
+            step.forget()
+
 
 class Plans:
     """The plans of student and teacher, made when they are first asked for, and again when their layers change."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[list[nn.Module], Plan | None]] = []
+        self._known: list[tuple[list[object], Plan | None]] = []
 
     def of(self, network: nn.Module, images: Tensor) -> Plan | None:
         """The plan for these images, or None if autograd has to do it."""
         if not can_call(images) or images.dim() not in (2, 4):
             return None
-        layers = list(network.modules())
+        layers = [layer for _, layer in network.named_modules(remove_duplicate=False)]
         watched = _has_any_global_hook()  # type: ignore[no-untyped-call]
         if watched or not all(_is_plain(layer, images.dtype) for layer in layers):
             return None
+        as_now = [images.shape[1:], *layers, *map(_settings, layers)]
         for known, plan in self._known:
-            if len(known) == len(layers) and all(map(operator.is_, known, layers)):
+            if len(known) == len(as_now) and all(map(_same, known, as_now)):
                 return plan
-        plan = Plan.of(network)
-        self._known = [*self._known[-1:], (layers, plan)]
+        plan = Plan.of(network, images.shape[1:])
+        self._known = [*self._known[-1:], (as_now, plan)]
         return plan
+
+    def forget(self) -> None:
+        """Clear what is left of the images of the last passes."""
+        for _, plan in self._known:
+            if plan is not None:
+                plan.forget()
 
     def __reduce__(self) -> tuple[type[Plans], tuple[()]]:
         return Plans, ()  # a copy has other networks
@@ -300,16 +324,49 @@ class _Unknown(Exception):
     """Something that cannot be planned."""
 
 
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in LAYERS
+def _graph_of(network: nn.Module) -> fx.Graph:
+    """What `forward` calls, in this order, found by running a copy whose layers take notes instead of calculating.
+
+    (The tracer of torch.fx would change all modules of the process for a moment, those of other threads as well.)
+    """
+    copied, graph = copy.deepcopy(network), fx.Graph()
+    tracer = fx.proxy.GraphAppendingTracer(graph)
+
+    def note(name: str, x: fx.Proxy) -> fx.Proxy:
+        return fx.Proxy(graph.call_module(name, (x.node,)), tracer)
+
+    for name, layer in copied.named_modules():
+        if type(layer) in LAYERS:
+            layer.forward = partial(note, name)
+    graph.output(copied(fx.Proxy(graph.placeholder("images"), tracer)).node)
+    for node in graph.nodes:
+        if node.op == "call_module" and isinstance(network.get_submodule(node.target), nn.Identity):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    return graph
+
+
+def _shapes(network: nn.Module, graph: fx.Graph, shape: torch.Size) -> dict[fx.Node, torch.Size]:
+    """The shape of everything for a batch of two images."""
+    found: dict[str, torch.Size] = {}
+
+    class Noting(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            value = super().run_node(n)
+            found[n.name] = value.shape
+            return value
+
+    traced = fx.GraphModule(copy.deepcopy(network).eval().to("meta"), graph)
+    Noting(traced).run(torch.empty(2, *shape, device="meta", dtype=next(network.parameters()).dtype))
+    return {node: found[node.name] for node in graph.nodes}
 
 
 class _Planner:
     """From the graph of a network to steps."""
 
-    def __init__(self, network: nn.Module, graph: fx.Graph) -> None:
-        self.network, self.graph = network, graph
+    def __init__(self, network: nn.Module, graph: fx.Graph, shapes: dict[fx.Node, torch.Size]) -> None:
+        self.network, self.graph, self.shapes = network, graph, shapes
+        self.norms: set[nn.Module] = set()
         self.numbers: dict[fx.Node, int] = {}
         self.steps: list[Step] = []
         # Batch-norm that waits for an addition or a ReLU which follows: its input, the layer and what is added.
@@ -334,6 +391,9 @@ class _Planner:
             raise _Unknown
         source = cast("fx.Node", node.args[0])
         if isinstance(kind, NORMS):
+            if kind in self.norms:
+                raise _Unknown  # used twice, it would move its statistics in another order
+            self.norms.add(kind)
             self._wait_or_make(node, (source, kind, None))
         elif kind == "add":
             self._add_shortcut(node, *node.args)
@@ -344,8 +404,6 @@ class _Planner:
                 if len(source.users) > 1 or not isinstance(self._maker(source), Linear | Convolution):
                     raise _Unknown  # it works in place
                 self._append(node, source, Relu)
-        elif isinstance(kind, nn.Identity):
-            self.numbers[node] = self._number(source)
         else:
             self._append(node, source, cast("Make", kind))
 
@@ -373,7 +431,7 @@ class _Planner:
             return "relu"
         if node.target in ("flatten", torch.flatten) and given == ((1,), {}):
             return Flatten
-        if node.target is F.avg_pool2d and len(given[0]) == 1 and isinstance(given[0][0], int):
+        if node.target is F.avg_pool2d and len(given[0]) == 1 and isinstance(given[0][0], int) and not node.kwargs:
             size = given[0][0]
             return lambda source, target: AveragePool(source, target, size)
         if node.target is F.adaptive_avg_pool2d and given == ((1,), {}):
@@ -394,6 +452,8 @@ class _Planner:
 
     def _add_shortcut(self, node: fx.Node, first: Any, second: Any) -> None:
         if not isinstance(first, fx.Node) or not isinstance(second, fx.Node) or first is second:
+            raise _Unknown
+        if self.shapes[first] != self.shapes[second]:
             raise _Unknown
         if first not in self.waiting or self.waiting[first][2] is not None:
             first, second = second, first
@@ -441,6 +501,16 @@ class _Planner:
 def _is_known(module: nn.Module) -> bool:
     kind = type(module)
     return kind in LAYERS or kind in CONTAINERS or bool(vars(kind).get("same_steps", False))
+
+
+def _settings(layer: nn.Module) -> dict[str, object]:
+    """What a layer was made with, as far as it is plain, and its mode: the plan holds only as long as it stays so."""
+    plain = (bool, int, float, str, tuple, type(None))
+    return {name: value for name, value in vars(layer).items() if isinstance(value, plain)}
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other or (not isinstance(one, nn.Module) and one == other)
 
 
 def _is_plain(module: nn.Module, dtype: torch.dtype) -> bool:

@@ -30,7 +30,7 @@ def weighted_batch_norm(layer: BatchNorm, shares: Tensor, total: int, x: Tensor)
     values = total * x[0, 0].numel()
     if values <= 1:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
-    moves = layer.training and layer.running_mean is not None
+    moves = _moves(layer)
     kind = _Compiled if can_call(x) and _pixels_together(x) and can_compile(layer, x.dtype) else _InTorch
     y: Tensor = kind.apply(x, layer.weight, layer.bias, shares.to(x), layer, moves, values)  # type: ignore[no-untyped-call]
     return y
@@ -127,7 +127,7 @@ def norm_forward(
     size = (37 + 2 * images, channels)
     if work is None or work.shape != size or work.dtype != x.dtype:
         work = x.new_empty(size)
-    moves = layer.training and layer.running_mean is not None
+    moves = _moves(layer)
     running = (layer.running_mean, layer.running_var, layer.num_batches_tracked) if moves else (None, None, None)
     call(
         "norm_forward",
@@ -159,6 +159,11 @@ def norm_backward(
     pixels = x.numel() // (images * channels)
     call("norm_backward", (g, x, gx, shares, work, sums, also, y, at_statistics), images, pixels, channels, relu)
     return sums
+
+
+def _moves(layer: BatchNorm) -> bool:
+    """Whether a pass moves running statistics."""
+    return layer.training and layer.track_running_stats and layer.running_mean is not None
 
 
 def can_compile(layer: BatchNorm, dtype: torch.dtype) -> bool:

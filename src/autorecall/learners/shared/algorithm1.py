@@ -18,7 +18,7 @@ from ...checks import check_choices, check_counts, check_not_negative, check_pos
 from ...errors import ConfigError, InputError
 from ...recall.ascent import Ascent
 from ...recall.batch import Initial, Recalled
-from ...recall.copies import WEIGHTED, forward, obstacle, treats_copies_alike
+from ...recall.copies import forward, mixes_images, obstacle, treats_copies_alike
 from ...recall.objective import Objective
 from ...recall.plan import Plans
 from ...recall.reference import Ascent as LiteralAscent
@@ -117,7 +117,6 @@ class RecallLearner(TaughtLearner):
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One round of Algorithm 1."""
-        config = self.config
         teacher = self.teacher.follow(self.network, y)
         reason, present = self._obstacle(x), torch.unique(y)
         recalled = None if teacher is None else self.start(x, present, self._keeps_copies(len(x), reason))
@@ -125,14 +124,22 @@ class RecallLearner(TaughtLearner):
             return {"loss": self._step_on_real(x, y)} | self._nothing_recalled()
 
         self.side_by_side.threads = self._threads_worth(x, reason)
-        ascent = self.ascent(recalled, present, teacher)
+        try:
+            return self._recall_and_learn(x, y, recalled, teacher, present)
+        finally:
+            self.plans.forget()
+
+    def _recall_and_learn(
+        self, x: Tensor, y: Tensor, recalled: Recalled, teacher: nn.Module, present: Tensor
+    ) -> dict[str, float]:
+        config, ascent = self.config, self.ascent(recalled, present, teacher)
         loss, _ = self.side_by_side.both(partial(self._step_on_real, x, y), ascent.begin)
         numbers = {"loss": loss}
         for repeat in range(config.repeats):
             ascent = ascent if repeat == 0 else self.ascent(recalled, present, teacher)
             recalled, terms = ascent.climb(config.ascent_steps, config.recall_rate)
             keep_gradients = config.accumulate_repeats and repeat > 0
-            losses, targets = self._learn_from(recalled, x, teacher, keep_gradients, one_pass=reason is None)
+            losses, targets = self._learn_from(recalled, x, teacher, keep_gradients)
             numbers |= terms | losses | self._class_history((recalled.weights @ targets).tolist())
             if self.on_recall is not None:
                 self.on_recall(recalled, targets)
@@ -142,7 +149,7 @@ class RecallLearner(TaughtLearner):
         return self.descend(F.cross_entropy(self.network(x), y), "the loss on the real batch")
 
     def _learn_from(
-        self, recalled: Recalled, x: Tensor, teacher: nn.Module, keep_gradients: bool, one_pass: bool
+        self, recalled: Recalled, x: Tensor, teacher: nn.Module, keep_gradients: bool
     ) -> tuple[dict[str, float], Tensor]:
         """Line 9, as published: the sum of two means, each batch in its own pass; in one, if that makes no difference.
 
@@ -150,7 +157,7 @@ class RecallLearner(TaughtLearner):
         """
         config = self.config
         batches = [(recalled.images, recalled.multiplicities)] + ([(x, None)] if config.real_weight else [])
-        one_pass = one_pass and len(batches) == 2 and not any(isinstance(layer, WEIGHTED) for layer in self._layers)
+        one_pass = len(batches) == 2 and obstacle(self.network) is None and not mixes_images(self.network)
         if one_pass:
             batches = [(torch.cat([recalled.images, x]), None)]
         logits, answers = self.side_by_side.both(
