@@ -15,7 +15,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from autorecall.commands.measure import seconds_of
 from autorecall.presets import PRESETS
-from autorecall.recall.plan import Pass, Plans
+from autorecall.recall.plan import Plans
+from autorecall.recall.steps import Pass
 
 ROWS = {"cifar10": ((3, 32, 32), 60), "mnist": ((1, 28, 28), 600)}  # shape of an image, passes
 

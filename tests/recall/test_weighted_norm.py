@@ -172,7 +172,7 @@ def test_compiled_form_agrees_with_the_one_in_torch(
         for number in range(2):
             x = kind.inputs(number, dtype, channels=channels).requires_grad_()
             values = TOTAL * x[0, 0].numel()
-            y = form.apply(x, layer.weight, layer.bias, shares(dtype), layer, True, values)  # type: ignore[no-untyped-call]
+            y = form.apply(x, layer.weight, layer.bias, shares(dtype), layer, values)  # type: ignore[no-untyped-call]
             y.backward(kind.laid_out(torch.randn(y.shape, dtype=dtype)))
         gradients = {key: parameter.grad for key, parameter in layer.named_parameters()}
         results.append({"y": y.detach(), "x": x.grad} | gradients | dict(layer.state_dict()))

@@ -65,6 +65,11 @@ def choose(available: int, count: int, generator: torch.Generator) -> Tensor:
     return torch.randint(available, (count,), generator=generator)
 
 
+def like(other: Tensor, x: Tensor) -> Tensor:
+    """The same values in the memory layout of x."""
+    return other if other.stride() == x.stride() else torch.empty_like(x).copy_(other)
+
+
 def per_image(values: Tensor, images: Tensor) -> Tensor:
     """One number per image, shaped to broadcast over images."""
     return values.view(-1, *(1,) * (images.dim() - 1))

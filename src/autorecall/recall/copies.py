@@ -53,16 +53,14 @@ def obstacle(network: nn.Module) -> str | None:
 
 def mixes_images(network: nn.Module) -> bool:
     """Whether a layer may look across the images of a batch, as batch-norm does; dropout does not."""
-    return any(
-        not (
-            kind in ALONE
-            or kind in DROPOUT
-            or vars(kind).get("treats_images_alone", False)
-            or (isinstance(layer, WEIGHTED) and kind in WEIGHTED and not _uses_batch(layer))
-        )
-        for layer in network.modules()
-        if (kind := type(layer)) is not None
-    )
+    return not all(map(_treats_images_alone, network.modules()))
+
+
+def _treats_images_alone(layer: nn.Module) -> bool:
+    kind = type(layer)
+    if kind in WEIGHTED:
+        return not _uses_batch(layer)
+    return kind in ALONE or kind in DROPOUT or bool(vars(kind).get("treats_images_alone", False))
 
 
 def in_passes(network: nn.Module, batches: list[Tensor]) -> list[Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import DivergedError, InputError
-from .batch import Recalled, per_image
+from .batch import Recalled, like, per_image
 from .copies import forward
 from .kernels import call, can_call
 from .statistics import statistics_of
@@ -214,7 +214,7 @@ class ClosedForm(Disagreement):
     def step(self, images: Tensor, by_student: Tensor, by_teacher: Tensor, rate: float) -> Tensor:
         """The images after one step, given the gradients that came back through the networks."""
         stepped = torch.empty_like(images)
-        by_student, by_teacher = (_like(gradient, images) for gradient in (by_student, by_teacher))
+        by_student, by_teacher = (like(gradient, images) for gradient in (by_student, by_teacher))
         shape, strides = images.shape[1:], images.stride()
         if images.dim() != 4:  # no rows and columns to compare
             shape, strides = torch.Size((1, 1, images[0].numel())), (images[0].numel(), 0, 0, 1)
@@ -225,8 +225,3 @@ class ClosedForm(Disagreement):
             *self._factors[5:],
         )
         return stepped
-
-
-def _like(gradient: Tensor, images: Tensor) -> Tensor:
-    """A gradient in the memory layout of the images."""
-    return gradient if gradient.stride() == images.stride() else torch.empty_like(images).copy_(gradient)

@@ -27,12 +27,9 @@ def weighted_batch_norm(layer: BatchNorm, shares: Tensor, total: int, x: Tensor)
             f"a batch-norm layer got {len(x)} inputs for {len(shares)} images, so they cannot be counted; "
             "set learner.copies = 'keep' for this network"
         )
-    values = total * x[0, 0].numel()
-    if values <= 1:
-        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
-    moves = _moves(layer)
+    values = values_per_channel(x, total)
     kind = _Compiled if can_call(x) and _pixels_together(x) and can_compile(layer, x.dtype) else _InTorch
-    y: Tensor = kind.apply(x, layer.weight, layer.bias, shares.to(x), layer, moves, values)  # type: ignore[no-untyped-call]
+    y: Tensor = kind.apply(x, layer.weight, layer.bias, shares.to(x), layer, values)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -45,7 +42,6 @@ class _InTorch(torch.autograd.Function):
         bias: Tensor | None,
         shares: Tensor,
         layer: BatchNorm,
-        moves: bool,
         values: int,
     ) -> Tensor:
         mean = shares @ _over_pixels(x)
@@ -55,7 +51,7 @@ class _InTorch(torch.autograd.Function):
         scale = _per_channel(inverse if weight is None else inverse * weight, x)
         y = centred * scale if bias is None else torch.addcmul(_per_channel(bias, x), centred, scale)
         ctx.save_for_backward(centred, weight, shares, inverse)  # type: ignore[arg-type]
-        if moves:
+        if _moves(layer):
             assert layer.running_mean is not None
             rate = mean.new_full((), 0.0 if layer.momentum is None else layer.momentum)
             if layer.num_batches_tracked is not None:  # as in torch: without a counter there is no average
@@ -78,7 +74,7 @@ class _InTorch(torch.autograd.Function):
         gx = torch.addcmul(_per_channel(offset, g), centred, _per_channel(slope, g))
         gx.addcmul_(g, _per_channel(scale, g))
         wanted = ctx.needs_input_grad  # type: ignore[attr-defined]
-        return gx, sum_gd * inverse if wanted[1] else None, sum_g if wanted[2] else None, None, None, None, None
+        return gx, sum_gd * inverse if wanted[1] else None, sum_g if wanted[2] else None, None, None, None
 
 
 class _Compiled(torch.autograd.Function):
@@ -90,7 +86,6 @@ class _Compiled(torch.autograd.Function):
         bias: Tensor | None,
         shares: Tensor,
         layer: BatchNorm,
-        moves: bool,
         values: int,
     ) -> Tensor:
         y = torch.empty_like(x)
@@ -100,12 +95,10 @@ class _Compiled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Tensor | None, ...]:
         x, shares, work = ctx.saved_tensors  # type: ignore[attr-defined]
-        if not _pixels_together(g):
-            g = g.contiguous(memory_format=torch.channels_last if g.dim() == 4 else torch.contiguous_format)
         gx = torch.empty_like(x)
-        sums = norm_backward(g, x, gx, shares, work)
+        sums = norm_backward(with_pixels_together(g), x, gx, shares, work)
         wanted = ctx.needs_input_grad  # type: ignore[attr-defined]
-        return gx, sums[0] if wanted[1] else None, sums[1] if wanted[2] else None, None, None, None, None
+        return gx, sums[0] if wanted[1] else None, sums[1] if wanted[2] else None, None, None, None
 
 
 def norm_forward(
@@ -127,11 +120,10 @@ def norm_forward(
     size = (37 + 2 * images, channels)
     if work is None or work.shape != size or work.dtype != x.dtype:
         work = x.new_empty(size)
-    moves = _moves(layer)
-    running = (layer.running_mean, layer.running_var, layer.num_batches_tracked) if moves else (None, None, None)
+    running = (layer.running_mean, layer.running_var, layer.num_batches_tracked)
     call(
         "norm_forward",
-        (x, y, shares, layer.weight, layer.bias, work, *running, add),
+        (x, y, shares, layer.weight, layer.bias, work, *(running if _moves(layer) else (None, None, None)), add),
         *(images, x.numel() // (images * channels), channels, relu),
         *(layer.eps, -1.0 if layer.momentum is None else layer.momentum, values),
     )
@@ -159,6 +151,19 @@ def norm_backward(
     pixels = x.numel() // (images * channels)
     call("norm_backward", (g, x, gx, shares, work, sums, also, y, at_statistics), images, pixels, channels, relu)
     return sums
+
+
+def values_per_channel(x: Tensor, total: int) -> int:
+    """Values of a channel in a batch of `total` images like these; one alone has no variance."""
+    values = total * (x.numel() // (len(x) * x.shape[1]))
+    if values <= 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
+    return values
+
+
+def with_pixels_together(x: Tensor) -> Tensor:
+    """The same values, a pixel's channels side by side."""
+    return x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
 
 
 def _moves(layer: BatchNorm) -> bool:

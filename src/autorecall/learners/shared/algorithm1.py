@@ -18,9 +18,9 @@ from ...checks import check_choices, check_counts, check_not_negative, check_pos
 from ...errors import ConfigError, InputError
 from ...recall.ascent import Ascent
 from ...recall.batch import Initial, Recalled
-from ...recall.copies import forward, mixes_images, obstacle, treats_copies_alike
+from ...recall.copies import forward, in_passes, mixes_images, obstacle, treats_copies_alike
 from ...recall.objective import Objective
-from ...recall.plan import Plans
+from ...recall.plan import Plans, unchanged
 from ...recall.reference import Ascent as LiteralAscent
 from ...recall.side_by_side import SideBySide
 from ...recall.terms import soft_cross_entropy
@@ -158,14 +158,9 @@ class RecallLearner(TaughtLearner):
         config = self.config
         batches = [(recalled.images, recalled.multiplicities)] + ([(x, None)] if config.real_weight else [])
         one_pass = len(batches) == 2 and obstacle(self.network) is None and not mixes_images(self.network)
-        if one_pass:
-            batches = [(torch.cat([recalled.images, x]), None)]
         logits, answers = self.side_by_side.both(
-            partial(_outputs, self.network, batches), partial(_answers, teacher, batches)
+            partial(_outputs, self.network, batches, one_pass), partial(_answers, teacher, batches, one_pass)
         )
-        if one_pass:
-            sizes = [len(recalled.images), len(x)]
-            logits, answers = list(torch.split(logits[0], sizes)), list(torch.split(answers[0], sizes))
         targets = answers[0]
         learned = F.one_hot(targets.argmax(1), targets.shape[1]).to(targets) if config.targets == "hard" else targets
         losses = [config.recalled_weight * soft_cross_entropy(logits[0], learned, recalled.weights)]
@@ -208,7 +203,7 @@ class RecallLearner(TaughtLearner):
         if reason is None or self.copies != "auto":
             return reason
         as_now = [*self._layers, *(layer.training for layer in self._layers), x.shape[1:], x.dtype]
-        if self._tried is None or len(self._tried[0]) != len(as_now) or not all(map(_same, self._tried[0], as_now)):
+        if self._tried is None or not unchanged(self._tried[0], as_now):
             self._tried = as_now, treats_copies_alike(frozen_copy(self.network), x)
         return None if self._tried[1] else reason
 
@@ -244,17 +239,15 @@ class RecallLearner(TaughtLearner):
         return dict.fromkeys(names, math.nan) | self._class_history([math.nan] * self.classes)
 
 
-def _same(one: object, other: object) -> bool:
-    return one is other or (not isinstance(one, nn.Module) and one == other)
-
-
 Batch: TypeAlias = tuple[Tensor, Tensor | None]  # inputs, and how often each occurs if not once
 
 
-def _outputs(network: nn.Module, batches: list[Batch]) -> list[Tensor]:
+def _outputs(network: nn.Module, batches: list[Batch], one_pass: bool) -> list[Tensor]:
+    if one_pass:  # counts are of no use then
+        return in_passes(network, [images for images, _ in batches])
     return [forward(network, images, counts) for images, counts in batches]
 
 
 @torch.no_grad()
-def _answers(teacher: nn.Module, batches: list[Batch]) -> list[Tensor]:
-    return [logits.softmax(1) for logits in _outputs(teacher, batches)]
+def _answers(teacher: nn.Module, batches: list[Batch], one_pass: bool) -> list[Tensor]:
+    return [logits.softmax(1) for logits in _outputs(teacher, batches, one_pass)]
