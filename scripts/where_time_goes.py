@@ -1,4 +1,4 @@
-"""Where the time of recall goes: the steps of a planned pass by their kind, and the operations of a step of GEN-MIR.
+"""Where the time goes: a planned pass of recall, a step of GEN-MIR, `observe` of naive SGD, the test of a large image.
 
     python scripts/where_time_goes.py
 
@@ -8,15 +8,19 @@ The best of many passes for every single step, on one thread, so that a shared m
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 
-from autorecall.commands.measure import seconds_of
+from autorecall.commands.measure import bare_loop, seconds_of
+from autorecall.learners.shared.modes import training
 from autorecall.presets import PRESETS
 from autorecall.recall.plan import Plans
 from autorecall.recall.steps import Pass
+from autorecall.runs.loop import images_at_once
 
 ROWS = {"cifar10": ((3, 32, 32), 60), "mnist": ((1, 28, 28), 600)}  # shape of an image, passes
 
@@ -61,6 +65,61 @@ def gen_mir() -> tuple[float, float]:
     return sum(spent.values()), spent["aten::mm"] + spent["aten::addmm"]
 
 
+def naive_observe(turns: int = 4000) -> tuple[float, float, dict[str, float]]:
+    """Microseconds of `observe` on MNIST, of a loop without any library, and of what only `observe` does."""
+    config = PRESETS["mnist/naive"].config
+    torch.manual_seed(0)
+    learner = config.learner.build(config.network.build((1, 28, 28), 10), 0)
+    loop = bare_loop(config, replays=False)
+    x, y = torch.rand(10, 1, 28, 28), torch.arange(10)
+    learner.observe(x, y)
+
+    def modes() -> None:
+        with training(learner.network, learner._layers):
+            pass
+
+    work: dict[str, Callable[[], object]] = {
+        "observe": partial(learner.observe, x, y),
+        "loop": partial(loop, x, y),
+        "is the state finite (check_state)": learner.check_state,
+        "is the batch usable (check)": partial(learner.check, x, y),
+        "how to undo the step (remember)": learner.remember,
+        "the list of modules": lambda: list(learner.network.modules()),
+        "train mode, and back": modes,
+    }
+    best = dict.fromkeys(work, float("inf"))
+    for _ in range(turns):
+        for name, part in work.items():
+            best[name] = min(best[name], 1e6 * seconds_of(part))
+    return best.pop("observe"), best.pop("loop"), best
+
+
+def large_test(passes: int = 8) -> tuple[float, float, float, float, float]:
+    """A test of 84 × 84 images on one thread: ms per image, those of convolutions, of batch-norm and ReLU; GFLOP per
+    image, and the GFLOP/s of a large matrix product here."""
+    torch.manual_seed(0)
+    network = PRESETS["miniimagenet/naive"].config.network.build((3, 84, 84), 100).eval()
+    count = images_at_once((3, 84, 84))
+    x = torch.rand(count, 3, 84, 84).contiguous(memory_format=torch.channels_last)
+    network(x)
+    total = seconds = float("inf")
+    spent: dict[str, float] = {}
+    square = torch.rand(2048, 2048)
+    with torch.no_grad():
+        with FlopCounterMode(display=False) as counter:
+            network(x)
+        for _ in range(passes):
+            with profile(activities=[ProfilerActivity.CPU]) as watched:
+                network(x)
+            found = {event.key: event.self_cpu_time_total / 1e3 / count for event in watched.key_averages()}
+            if sum(found.values()) < total:
+                total, spent = sum(found.values()), found
+            seconds = min(seconds, seconds_of(partial(torch.mm, square, square)))
+    convolutions = sum(ms for name, ms in spent.items() if "conv" in name)
+    norms = sum(ms for name, ms in spent.items() if "norm" in name or name in ("aten::clamp_min", "aten::relu"))
+    return total, convolutions, norms, counter.get_total_flops() / count / 1e9, 2 * 2048**3 / seconds / 1e9
+
+
 def main() -> None:
     """Measure and print."""
     torch.set_num_threads(1)
@@ -71,6 +130,16 @@ def main() -> None:
             print(f"  {kind}: {milliseconds:.2f} ms")
     total, products = gen_mir()
     print(f"a step of GEN-MIR: {total:.0f} ms of the processor, {products:.0f} of them matrix products")
+    observe, loop, parts = naive_observe()
+    print(f"naive SGD on MNIST: observe {observe:.0f} µs, a bare loop {loop:.0f} µs; what observe does beside")
+    for name, microseconds in sorted(parts.items(), key=lambda item: -item[1]):
+        print(f"  {name}: {microseconds:.0f} µs")
+    total, convolutions, norms, flops, rate = large_test()
+    print(
+        f"test of an 84 x 84 image: {total:.1f} ms, {convolutions:.1f} of them convolutions ({flops:.2f} GFLOP, "
+        f"{1e3 * flops / convolutions:.0f} GFLOP/s; a large matrix product: {rate:.0f}), "
+        f"{norms:.1f} batch-norm and ReLU"
+    )
 
 
 if __name__ == "__main__":

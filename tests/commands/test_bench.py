@@ -179,23 +179,23 @@ def test_every_timed_iteration_of_arm_recalls(monkeypatch: pytest.MonkeyPatch) -
 # Beside a bare loop, and elsewhere
 
 
-def test_a_bare_loop_learns_what_naive_sgd_learns() -> None:
+def test_abare_loop_learns_what_naive_sgd_learns() -> None:
     config = PRESETS["mnist/naive"].config
     learner, x, y = (
         config.learner.build(bench._network(config, (1, 28, 28)), 0),
         torch.rand(10, 1, 28, 28),
         torch.arange(10),
     )
-    step = bench._bare_loop(config, replays=False)
+    step = bench.bare_loop(config, replays=False)
     for _ in range(3):
         assert step(x, y) == [learner.observe(x, y)["loss"]]
 
 
 @pytest.mark.parametrize("row", ["mnist/naive", "mnist/er-50"])
-def test_a_bare_loop_makes_as_many_passes(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abare_loop_makes_as_many_passes(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config, passes = PRESETS[row].config, list[int]()
     learner = bench._learner(config)
-    step = bench._bare_loop(config, replays=row != "mnist/naive")
+    step = bench.bare_loop(config, replays=row != "mnist/naive")
     x, y = torch.rand(10, 1, 28, 28), torch.arange(10)
     for _ in range(8):
         learner.observe(x, y)

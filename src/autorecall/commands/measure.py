@@ -190,7 +190,7 @@ def overheads(progress: Callable[[], None], rounds: int = 400) -> dict[str, Over
     found = {}
     for name, row, replays in (("naive", "mnist/naive", False), ("er", "mnist/er-50", True)):
         config = PRESETS[row].config
-        work = {"observe": _learner(config).observe, "bare": _bare_loop(config, replays)}
+        work = {"observe": _learner(config).observe, "bare": bare_loop(config, replays)}
         times: dict[str, list[float]] = {each: [] for each in work}
         for turn in range(rounds + rounds // 10):
             for each, step in work.items():
@@ -202,7 +202,7 @@ def overheads(progress: Callable[[], None], rounds: int = 400) -> dict[str, Over
     return found
 
 
-def _bare_loop(config: RunConfig, replays: bool) -> Callable[[Tensor, Tensor], object]:
+def bare_loop(config: RunConfig, replays: bool) -> Callable[[Tensor, Tensor], object]:
     """The textbook's lines: a gradient step on the batch, or on the batch and ten of fifty kept images."""
     network = _network(config, (1, 28, 28)).train()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
