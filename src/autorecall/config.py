@@ -53,6 +53,9 @@ class RunConfig:
     checkpoint_seconds: float = 60.0
     """Seconds between checkpoints within a task; one is also written at the end of every task."""
 
+    curve_points: int = 50
+    """Tests over the whole run for its curve of accuracy, most of them on a part of the images; 0 for none."""
+
     def __post_init__(self) -> None:
         if self.dataset not in (*DATASETS, ARRAYS):
             raise ConfigError(f"dataset is {brief(self.dataset)}; expected one of {', '.join(DATASETS)}")
@@ -67,6 +70,8 @@ class RunConfig:
             raise ConfigError(
                 f"checkpoint_seconds is {brief(self.checkpoint_seconds)}; expected a number of at least 0"
             )
+        if not 0 <= self.curve_points <= 10_000:
+            raise ConfigError(f"curve_points is {brief(self.curve_points)}; expected 0 to 10,000")
         if self.image_size is not None and self.dataset != "folder":
             raise ConfigError(
                 f"image_size is {brief(self.image_size)} but {self.dataset} has a size of its own; leave it out"

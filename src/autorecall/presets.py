@@ -244,7 +244,7 @@ PRESETS: dict[str, Preset] = {
 
 
 # A row averages over seeds; the others set how numbers are computed, and change their last bits at most.
-SAME_ROW = ("seed", "threads", "device", "checkpoint_seconds")
+SAME_ROW = ("seed", "threads", "device", "checkpoint_seconds", "curve_points")
 
 
 def changes(config: RunConfig, usual: RunConfig) -> dict[str, object]:

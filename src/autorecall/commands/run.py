@@ -22,7 +22,7 @@ from ..config import ARRAYS, RunConfig
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..presets import DEFAULT, PRESETS, changes, preset
 from ..recall.batch import Recalled
-from ..runs.folder import earlier_result, read_config
+from ..runs.folder import LEARNER, earlier_result, read_config
 from ..runs.loop import Observer
 from ..runs.result import Result
 from ..runs.run import run
@@ -61,6 +61,9 @@ class Arguments:
     fresh: bool = False
     """Start over, moving an earlier run of the same name aside."""
 
+    keep_learner: bool = False
+    """Save the learner at the end as learner.safetensors: network, teacher, and any images that the method keeps."""
+
 
 def main(arguments: list[str]) -> None:
     """Parse, run, report."""
@@ -73,6 +76,8 @@ def main(arguments: list[str]) -> None:
         if chosen.fresh
         else earlier_result(folder, chosen.preset, config, config.threads or cores(), lambda: _fingerprint(chosen))
     )
+    if earlier is not None and chosen.keep_learner and not (folder / LEARNER).exists():
+        raise ConfigError(f"{folder} holds a finished run that did not keep its learner; --fresh runs it again")
     if earlier is not None:
         console.print(f"already finished: {printable(str(folder))}; --fresh runs it again", soft_wrap=True)
         _print_result(console, config, earlier, folder)
@@ -81,7 +86,7 @@ def main(arguments: list[str]) -> None:
     dataset = _load(chosen)
     with watched() as stop, _Bar(console, f"{chosen.preset} seed {config.seed}", folder, dataset.classes) as observer:
         try:
-            result = run(chosen.preset, config, dataset, folder, observer, chosen.fresh, stop)
+            result = run(chosen.preset, config, dataset, folder, observer, chosen.fresh, stop, chosen.keep_learner)
         except InterruptedRunError as error:
             error.exit_code = stop.exit_code
             raise

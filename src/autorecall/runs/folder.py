@@ -16,6 +16,8 @@ from pathlib import Path
 
 from ..config import RunConfig
 from ..errors import AutorecallError, ConfigError, DataError, StoppedError
+from ..learners.base import Learner
+from ..learners.shared.saving import save
 from ..storage.files import kind_of, read_json, write_bytes, write_json
 from ..storage.formats import stamped, unstamped, upgraded_run
 from ..storage.schema import decode, differences, to_json
@@ -26,10 +28,13 @@ from .history import NAME as HISTORY
 from .history import Extent, History
 from .lock import NAME as LOCK_NAME
 from .lock import Lock, locked
-from .result import Diverged, Result, Seconds, as_json, read_result, read_stopped
+from .result import Diverged, Point, Result, Seconds, as_json, read_result, read_stopped
 
 FILES = ("config.json", "result.json", "stopped.json")
-LEFT = re.compile(r"\.(config\.json|result\.json|stopped\.json|history\.csv|recalled\.png)\.\d+\.tmp")
+LEARNER = "learner.safetensors"  # of a finished run, if it is to be kept
+LEFT = re.compile(
+    r"\.(config\.json|result\.json|stopped\.json|history\.csv|recalled\.png|learner\.safetensors)\.\d+\.tmp"
+)
 
 
 @dataclass
@@ -47,6 +52,7 @@ class RunStatus:
     """What else the last digits depend on, such as the processor."""
     steps: int = 0
     matrix: list[list[float]] = field(default_factory=list)
+    curve: list[Point] = field(default_factory=list)
     seconds: Seconds = field(default_factory=Seconds)
 
 
@@ -122,8 +128,9 @@ class RunFolder:
         if (self.path / "config.json").exists():
             # Nothing has been learned yet that other threads could change.
             _refuse_stored(self.path, "an unfinished", status.preset, status.config, status.threads)
-        with suppress(OSError):  # drawn by a run that was killed before it could write its result
-            (self.path / "recalled.png").unlink()
+        for name in ("recalled.png", LEARNER):  # of a run that was killed before it could write its result
+            with suppress(OSError):
+                (self.path / name).unlink()
         self.write_config(status)
 
     def write_config(self, status: RunStatus) -> None:
@@ -142,6 +149,11 @@ class RunFolder:
         self.checkpoints.make_folder()
         self.checkpoints.write(status.steps, checkpoint(status, history.saved(), state))
         self.saved_step, self._saved_tests, self._saved_at = status.steps, len(status.matrix), time.monotonic()
+
+    def keep(self, learner: Learner) -> None:
+        """Save the learner of a finished run, for `autorecall.load`."""
+        self.lock.check()
+        save(learner, self.path / LEARNER)
 
     def end(self, found: Result | Diverged) -> None:
         """Write the last file of a run, which then needs no checkpoints."""
@@ -240,7 +252,7 @@ def _refuse_foreign(path: Path) -> None:
 
 def _refuse_irregular(path: Path) -> None:
     """A link could lead out of the folder and a pipe nowhere: a run writes to neither."""
-    files = [path / name for name in (*FILES, HISTORY, f"{CHECKPOINTS}/{HISTORY}")]
+    files = [path / name for name in (*FILES, HISTORY, LEARNER, f"{CHECKPOINTS}/{HISTORY}")]
     for place in (path / CHECKPOINTS, *files, *Checkpoints(path).folders()):
         with suppress(FileNotFoundError, NotADirectoryError):
             found = place.lstat()
@@ -296,7 +308,7 @@ def _refuse_changes(path: Path, kind: str, config: RunConfig, stored: RunConfig)
     changed = [
         f"{name} (now {value}, before {before.get(name, 'none')})"
         for name, value in differences(config, stored).items()
-        if name != "checkpoint_seconds"
+        if name not in ("checkpoint_seconds", "curve_points")
     ]
     if changed:
         same_threads = kind == "an unfinished" and len(changed) == 1 and "threads" in before

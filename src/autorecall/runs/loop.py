@@ -7,7 +7,8 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Literal
@@ -25,8 +26,9 @@ from ..stream import Stream, Task, as_batch
 from ..torch_state import limited_threads, random_state, set_random_state
 from .folder import RunFolder, RunStatus, fitting
 from .history import Extent, History
-from .result import Diverged, MemoryCount, Result, Seconds
+from .result import Diverged, MemoryCount, Point, Result, Seconds, check_curve
 
+CURVE_IMAGES = 1000  # of a test within a task
 TEST_PIXELS = 100_000  # few enough for feature maps to stay in cache
 
 
@@ -65,10 +67,12 @@ class RunLoop:
         observer: Observer,
         stop: Callable[[], bool],
         fresh: bool = False,
+        keep_learner: bool = False,
     ) -> None:
         self.status, self.stream, self.learner, self.tested = status, stream, learner, tested
-        self.observer, self.stop, self.fresh = observer, stop, fresh
+        self.observer, self.stop, self.fresh, self.keep_learner = observer, stop, fresh, keep_learner
         self.total = sum(stream.task_lengths)
+        self.few = few_of_each_class(tested, CURVE_IMAGES)
         self.history = History()
         self.folder: RunFolder | None = None
         self._last: tuple[Tensor, Recalled, Tensor] | None = None  # what the last batch recalled
@@ -94,6 +98,8 @@ class RunLoop:
         result = self._result()
         self.history.finish(self.observer.warned)
         if self.folder is not None:
+            if self.keep_learner:
+                self.folder.keep(self.learner)
             self.folder.end(result)
         return result
 
@@ -101,7 +107,11 @@ class RunLoop:
         done = self.status.steps - sum(self.stream.task_lengths[: number - 1])
         if done == 0 and self.learner.waits_for_boundaries:
             self.learner.boundary()
+        start = self.status.steps - done
+        due = self._curve_steps(start, len(task))
         for x, y in task.after(done):
+            if self.status.steps in due:
+                self._add_to_curve()
             self.status.steps += 1
             with _watch(self.status.seconds, "train"):
                 numbers = self._observe(x, y)
@@ -112,13 +122,29 @@ class RunLoop:
             else:
                 self._show_last()  # before the step is saved, after which it is not learned again
         self._save()  # a test may take long
-        with _watch(self.status.seconds, "evaluate"), limited_threads(self.status.threads):
-            over_images = self.status.config.stream.stationary
-            row = evaluate(self.learner, self.tested, self.stream.tasks, over_images, self._leave_if_told)
+        row = self._test(self.tested)
         self.status.matrix.append(row)
+        if self.status.config.curve_points:
+            self.status.curve.append(Point(self.status.steps, row))
         if self.status.steps < self.total:
             self._save()  # before the observer is notified, which may fail
         self.observer.evaluated(number, row)
+
+    def _curve_steps(self, start: int, length: int) -> set[int]:
+        """The steps to test after within a task that begins after step `start`; its end is tested anyway."""
+        points = self.status.config.curve_points // len(self.stream)
+        return {start + length * point // points for point in range(points)}
+
+    def _add_to_curve(self) -> None:
+        if self.status.curve and self.status.curve[-1].step >= self.status.steps:
+            return  # before an interruption, or at the end of the task before
+        with suppress(DivergedError):  # the test at the end of the task will tell, if it stays so
+            self.status.curve.append(Point(self.status.steps, self._test(self.few)))
+
+    def _test(self, split: Split) -> list[float]:
+        with _watch(self.status.seconds, "evaluate"), limited_threads(self.status.threads):
+            over_images = self.status.config.stream.stationary
+            return evaluate(self.learner, split, self.stream.tasks, over_images, self._leave_if_told)
 
     def _observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
         if self.status.steps == self.total:
@@ -175,6 +201,7 @@ class RunLoop:
         self._note_changes(folder.path, self.status.versions, then.versions)
         self._note_changes(folder.path, self.status.machine, then.machine)
         self.status.steps, self.status.matrix, self.status.seconds = then.steps, then.matrix, then.seconds
+        self.status.curve = then.curve
         folder.write_config(then)
         self.history = folder.resumed_history(newest, self.observer.warned)
         self.observer.resumed(then.steps, self.total)
@@ -192,6 +219,9 @@ class RunLoop:
             raise ValueError("there is nothing left to do")
         if any(len(row) != len(ends) or not all(0 <= accuracy <= 100 for accuracy in row) for row in then.matrix):
             raise ValueError("a test is not one accuracy in percent for every task")
+        check_curve(then.curve, then.steps, len(ends))
+        if any(not 0 <= accuracy <= 100 for point in then.curve for accuracy in point.accuracies):
+            raise ValueError("a point of the curve is not in percent")
         if not all(math.isfinite(value) and value >= 0 for value in (then.seconds.train, then.seconds.evaluate)):
             raise ValueError("not a time")
 
@@ -227,6 +257,7 @@ class RunLoop:
             machine=status.machine
             | {"cores": str(os.cpu_count()), "device": status.config.device, "threads": str(status.threads)},
             data=status.data,
+            curve=status.curve,
         )
 
     def _diverged(self, error: DivergedError, task: int) -> StoppedError:
@@ -241,6 +272,15 @@ class RunLoop:
 def run_state(learner: Learner, device: str) -> State:
     """What a run needs to resume bit for bit, besides its status and history."""
     return {"learner": learner.state_dict(), "random": random_state(device)}
+
+
+def few_of_each_class(split: Split, count: int) -> Split:
+    """About this many images, as many of each class if there are, in the order of the split."""
+    labels, found = np.unique(split.labels), []
+    for label in labels:
+        found.append(np.flatnonzero(split.labels == label)[: math.ceil(count / len(labels))])
+    few = np.sort(np.concatenate(found))
+    return replace(split, inputs=split.inputs[few], labels=split.labels[few])
 
 
 def images_at_once(shape: tuple[int, ...]) -> int:

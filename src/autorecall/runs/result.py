@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +34,15 @@ class MemoryCount:
 
 
 @dataclass(frozen=True)
+class Point:
+    """A point of the curve of accuracy."""
+
+    step: int
+    accuracies: list[float]
+    """The accuracy on every task, in percent."""
+
+
+@dataclass(frozen=True)
 class Result:
     """What a run found; `result.json` holds these fields."""
 
@@ -50,6 +59,8 @@ class Result:
     machine: dict[str, str]
     data: str = ""
     """The fingerprint of the data; the earliest results have none."""
+    curve: list[Point] = field(default_factory=list)
+    """Accuracy over training: of all test images at the end of a task, of a part of them in between."""
 
     def __post_init__(self) -> None:
         if not self.accuracy_matrix or any(len(row) != len(self.accuracy_matrix) for row in self.accuracy_matrix):
@@ -100,6 +111,11 @@ def _check_figures(result: Result) -> None:
             for i, row in enumerate(result.accuracy_matrix)
             for j, accuracy in enumerate(row)
         ),
+        *(
+            (f"curve[{i}].accuracies[{j}]", accuracy, 0, 100)
+            for i, point in enumerate(result.curve)
+            for j, accuracy in enumerate(point.accuracies)
+        ),
         ("memory.images", memory.images, 0, MOST),
         ("memory.image_mb", memory.image_mb, 0, MOST),
         ("memory.parameters", memory.parameters, 0, MOST),
@@ -110,6 +126,16 @@ def _check_figures(result: Result) -> None:
     ):
         if value is not None and not least <= value <= most:
             raise DataError(f"result.{name} is {brief(value)}; expected {least} to {most}")
+    check_curve(result.curve, result.steps, len(result.accuracy_matrix))
     threads = result.machine.get("threads", "")
     if threads.isdecimal() and len(threads) > 9:
         raise DataError(f"result.machine.threads is {brief(threads)}; expected a number of threads")
+
+
+def check_curve(curve: list[Point], steps: int, tasks: int) -> None:
+    """Refuse a curve that no run can have drawn."""
+    at = [point.step for point in curve]
+    if at != sorted(set(at)) or any(not 0 <= step <= steps for step in at):
+        raise DataError(f"result.curve is at steps {brief(at)}; expected rising numbers from 0 to {steps}")
+    if any(len(point.accuracies) != tasks for point in curve):
+        raise DataError(f"result.curve has a point without one accuracy for each of {tasks} tasks")

@@ -33,13 +33,15 @@ def run(
     observer: Observer | None = None,
     fresh: bool = False,
     stop: Callable[[], bool] = lambda: False,
+    keep_learner: bool = False,
 ) -> Result:
     """Train a learner on its stream, test it after every task, and write the run folder if one is given.
 
     An unfinished run in the folder resumes from its last checkpoint and ends as if it had never been interrupted; a
     finished run's result is returned. A folder belongs to one config and one dataset: any other is refused, and so is
     a folder with other files. `fresh` moves a run of the same name aside and starts over. When `stop` returns True, the
-    run is saved and ends with an InterruptedRunError.
+    run is saved and ends with an InterruptedRunError. `keep_learner` saves the learner at the end, for `load`: what it
+    keeps, such as images, is then in the folder.
 
     Everything that can be refused is refused before the first file is written; result.json is written last.
     """
@@ -54,7 +56,7 @@ def run(
         _check_tested(tested, stream, config.split)
         _check_batches(learner, stream)
         status = RunStatus(preset, config, dataset.fingerprint(), threads, _versions(), _machine(config.device))
-        loop = RunLoop(status, stream, learner, tested, observer, stop, fresh)
+        loop = RunLoop(status, stream, learner, tested, observer, stop, fresh, keep_learner)
         if folder is None:
             return loop.finish()
         with held(Path(folder), fresh, observer.warned) as place:

@@ -23,11 +23,14 @@ def to_json(config: object) -> dict[str, object]:
     assert not isinstance(config, type)
     values: dict[str, object] = {tag: getattr(config, tag) for tag in ("kind", "method") if hasattr(config, tag)}
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            value = to_json(value)
-        values[field.name] = list(value) if isinstance(value, tuple) else value
+        values[field.name] = _plain(getattr(config, field.name))
     return values
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    return to_json(value) if dataclasses.is_dataclass(value) else value
 
 
 def decode(kind: object, value: object, path: str) -> object:
