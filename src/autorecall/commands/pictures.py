@@ -31,9 +31,9 @@ def draw_recalled(path: Path, x: Tensor, recalled: Recalled, targets: Tensor, cl
     axes = figure.subplots(2, len(columns), squeeze=False)
     for column, index in enumerate(columns):
         origin = None if recalled.origins is None else int(recalled.origins[index])
-        above = np.zeros((1, 1)) if origin is None else _pixels(x[origin])
-        for ax, pixels in zip(axes[:, column], (above, _pixels(recalled.images[index])), strict=True):
-            ax.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        above = np.zeros((1, 1)) if origin is None else pixels(x[origin])
+        for ax, shown in zip(axes[:, column], (above, pixels(recalled.images[index])), strict=True):
+            ax.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             ax.set_xticks([])
             ax.set_yticks([])
         name = printable(classes[labels[index]])
@@ -86,7 +86,7 @@ def _distinct(recalled: Recalled) -> list[int]:
     return [first[origin] for origin in sorted(first)][:COLUMNS]
 
 
-def _pixels(image: Tensor) -> NDArray[np.float32]:
+def pixels(image: Tensor) -> NDArray[np.float32]:
     """Height × width (× 3), clipped to [0, 1]: recalled pixels may lie outside."""
     array: NDArray[np.float32] = image.detach().cpu().float().numpy()
     if array.ndim == 3 and array.shape[0] == 3:

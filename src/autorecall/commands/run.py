@@ -24,6 +24,7 @@ from ..presets import DEFAULT, PRESETS, changes, preset
 from ..recall.batch import Recalled
 from ..runs.folder import LEARNER, earlier_result, read_config
 from ..runs.loop import Observer
+from ..runs.names import run_folder
 from ..runs.result import Result
 from ..runs.run import run
 from ..torch_state import cores
@@ -36,6 +37,8 @@ from .words import harmless, silent
 @dataclass(frozen=True)
 class Arguments:
     """Train one learner on one stream, and write its results to OUT/<dataset>/<method>/seed-<N>.
+
+    What differs from the preset becomes part of the folder's name, such as arm+ascent_steps=20.
 
     PRESET is a row of the paper's tables, as printed by `autorecall list`. Every option below changes one field of it;
     options depend on the preset, so `autorecall run PRESET --help` shows those of its own learner.
@@ -174,11 +177,6 @@ def _checked(chosen: Arguments) -> Arguments:
     if chosen.run.dataset == ARRAYS:
         raise ConfigError("dataset is 'arrays', which only Python can give; use --dataset folder for your own images")
     return chosen
-
-
-def run_folder(out: Path, name: str, config: RunConfig) -> Path:
-    """OUT/<dataset>/<method>/seed-<N>."""
-    return out / config.dataset / name.split("/")[1] / f"seed-{config.seed}"
 
 
 def _option(arguments: Sequence[str], name: str) -> str | None:

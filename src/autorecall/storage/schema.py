@@ -122,6 +122,18 @@ def json_differences(values: Mapping[str, object], other: Mapping[str, object]) 
     return {name: value for name, value in mine.items() if name not in theirs or theirs[name] != value}
 
 
+def with_field(config: Kind, name: str, value: object) -> Kind:
+    """The config with the field of this command-line name changed, such as learner.lag.every."""
+    first, _, rest = name.partition(".")
+    changed = with_field(getattr(config, first), rest, value) if rest else value
+    return dataclasses.replace(config, **{first: changed})  # type: ignore[type-var]
+
+
+def names_of_fields(config: object) -> list[str]:
+    """The command-line names of all fields, at any depth."""
+    return list(_flat(to_json(config)))
+
+
 def _flat(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in values.items():

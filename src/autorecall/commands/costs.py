@@ -1,0 +1,65 @@
+"""What runs take: measured once on two cores of an AMD EPYC with AVX2, and scaled to the speed of this machine."""
+
+from __future__ import annotations
+
+import torch
+
+from ..config import RunConfig
+from ..presets import PRESETS
+from ..torch_state import limited_threads
+from .measure import seconds_of
+
+NAIVE = 0.066  # seconds of a naive step with the paper's ResNet18, there
+STEPS = {"mnist": 500, "cifar10": 4750, "miniimagenet": 13680}
+TESTS = {"mnist": 2, "cifar10": 150, "miniimagenet": 2200}  # seconds for all tests of a run
+LARGER = 7  # images of 84 × 84 against 32 × 32
+
+# Milliseconds per step on one thread, by the name after the slash; what is not named takes as long as its method.
+MNIST: dict[str, float] = {
+    **{"naive": 1.3, "stationary": 1.3, "lwf": 2.4, "arm": 16, "adi": 30, "slda": 14, "gen": 150, "gen-mir": 660},
+    **{"er-50": 2.1, "er-25": 2.1, "er-mir-50": 4.3, "er-mir-25": 4.3},
+}
+CIFAR10: dict[str, float] = {
+    **{"naive": 70, "stationary": 70, "lwf": 100, "arm": 720, "adi": 1500, "slda": 7, "gen": 1600, "gen-mir": 22000},
+    **{"er-200": 130, "er-100": 130, "er-mir-200": 280, "er-mir-100": 280, "icarl": 410, "gem": 530},
+    **{"ablation-20-steps": 1380, "ablation-5-steps": 460, "ablation-noise": 6100},
+    **{"ablation-recall-2-times": 1430, "ablation-recall-4-times": 2900},
+}
+MINIIMAGENET: dict[str, float] = {"slda": 20, "er-500": 2700, "er-100": 2700, "er-mir-500": 5900, "er-mir-100": 5900}
+KNOWN: dict[str, dict[str, float]] = {"mnist": MNIST, "cifar10": CIFAR10, "miniimagenet": MINIIMAGENET}
+
+
+def seconds(preset: str, config: RunConfig) -> float:
+    """About how long a run takes on one thread of the reference machine."""
+    dataset, _, name = preset.partition("/")
+    known = KNOWN.get(dataset, {})
+    method = PRESETS[preset].config.learner.method if preset in PRESETS else ""
+    milliseconds = known.get(name) or known.get(method)
+    if milliseconds is None:
+        milliseconds = LARGER * CIFAR10.get(name, CIFAR10.get(method, CIFAR10["naive"]))
+    steps = STEPS.get(dataset, STEPS["mnist"])
+    if config.stream.passes == 1 and dataset == "miniimagenet":
+        steps //= 3
+    return milliseconds / 1e3 * steps * config.fraction + TESTS.get(dataset, TESTS["mnist"])
+
+
+def slowness() -> float:
+    """How many times as long a step takes on this machine; a second's work."""
+    config = PRESETS["cifar10/naive"].config
+    with limited_threads(1), torch.random.fork_rng():
+        learner = config.learner.build(config.network.build((3, 32, 32), 10), 0)
+        x, y = torch.rand(10, 3, 32, 32), torch.arange(10)
+        best: float = min(seconds_of(lambda: learner.observe(x, y)) for _ in range(8))
+        return best / NAIVE
+
+
+def duration(seconds: float) -> str:
+    """Words for a length of time.
+
+    >>> [duration(s) for s in (20, 130, 4000, 90_000)]
+    ['1 min', '2 min', '1.1 h', '25 h']
+    """
+    if seconds < 3570:
+        return f"{max(1, round(seconds / 60))} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 10 else f"{hours:.0f} h"

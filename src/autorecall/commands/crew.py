@@ -1,0 +1,167 @@
+"""Many runs at once: some workers, each a process of its own, and who does what.
+
+A worker that dies is replaced, and what it was doing is taken up again where it was saved. To stop, workers are told to
+save and leave.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ..errors import StoppedError
+from .worker import Job, write_job
+
+ATTEMPTS = 3  # at a run whose workers die without getting further
+PATIENCE = 0.2  # seconds between two looks at whether to stop
+
+
+@dataclass
+class Progress:
+    """How far one run is."""
+
+    job: Job
+    step: int = 0
+    steps: int = 0
+    state: str = "waiting"
+    """waiting, running, finished, failed or interrupted."""
+    why: str = ""
+    deaths: int = 0
+    step_at_death: int = -1
+
+
+@dataclass
+class Worker:
+    """A process, and the run that it makes."""
+
+    process: subprocess.Popen[str]
+    progress: Progress | None = None
+    events: queue.SimpleQueue[tuple[Worker, str]] = field(default_factory=queue.SimpleQueue)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.put((self, line))
+        self.process.wait()
+        self.events.put((self, ""))
+
+    def give(self, progress: Progress) -> None:
+        """The next run for this worker."""
+        self.progress = progress
+        progress.state = "running"
+        assert self.process.stdin is not None
+        with suppress(OSError):  # it has died; its last event will tell
+            self.process.stdin.write(write_job(progress.job) + "\n")
+            self.process.stdin.flush()
+
+
+class Crew:
+    """Makes runs, several at a time."""
+
+    def __init__(self, jobs: Sequence[Job], workers: int, told: Callable[[Progress, str], None]) -> None:
+        """`told` hears of every change: the run, and a sentence if there is one."""
+        self.all = [Progress(job) for job in jobs]
+        self._waiting = deque(self.all)
+        self._count, self._told = min(workers, len(jobs)), told
+        self._events: queue.SimpleQueue[tuple[Worker, str]] = queue.SimpleQueue()
+        self._workers: list[Worker] = []
+
+    def work(self, stop: Callable[[], bool]) -> None:
+        """Until all runs have ended, or `stop` says so: then all are saved."""
+        asked = False
+        try:
+            for _ in range(self._count):
+                self._hire()
+            while self._workers:
+                with suppress(queue.Empty):
+                    self._hear(*self._events.get(timeout=PATIENCE), stop())
+                if stop() and not asked:
+                    asked = True
+                    for worker in self._workers:
+                        worker.process.send_signal(signal.SIGTERM)
+        finally:
+            for worker in self._workers:  # only if something went wrong here, or at a second Ctrl-C
+                worker.process.kill()
+
+    def _hire(self) -> None:
+        # In a session of their own: a Ctrl-C is for this process, which tells them.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "autorecall.commands.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        worker = Worker(process, events=self._events)
+        self._workers.append(worker)
+        self._next(worker)
+
+    def _next(self, worker: Worker) -> None:
+        if self._waiting:
+            worker.give(self._waiting.popleft())
+        elif worker.process.stdin is not None:
+            worker.progress = None
+            with suppress(OSError):
+                worker.process.stdin.close()  # there is nothing left to do
+
+    def _hear(self, worker: Worker, line: str, stopping: bool) -> None:
+        progress = worker.progress
+        if not line:
+            self._workers.remove(worker)
+            if progress is not None:
+                self._died(progress, worker.process.returncode, stopping)
+            return
+        if progress is None:
+            return
+        event = json.loads(line)
+        if "step" in event:
+            progress.step, progress.steps = event["step"], event["steps"]
+        for state in ("finished", "interrupted", "failed"):
+            if state in event:
+                progress.state, progress.why = state, str(event[state]) if state == "failed" else ""
+        self._told(progress, event.get("warned", ""))
+        if progress.state != "running":
+            if stopping:
+                worker.progress = None
+            else:
+                self._next(worker)
+
+    def _died(self, progress: Progress, code: int, stopping: bool) -> None:
+        """A worker ended in the middle of a run."""
+        if stopping:
+            progress.state = "interrupted"
+            return
+        progress.deaths = progress.deaths + 1 if progress.step <= progress.step_at_death else 1
+        progress.step_at_death = progress.step
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        if progress.deaths >= ATTEMPTS:
+            progress.state, progress.why = "failed", f"its process {how} {ATTEMPTS} times; is there enough memory?"
+            self._told(progress, "")
+        else:
+            self._told(progress, f"the process that made {progress.job.folder} {how}; it is taken up again")
+            self._waiting.appendleft(progress)
+        if self._waiting:
+            self._hire()
+
+
+def unfinished(crew: Sequence[Progress]) -> StoppedError | None:
+    """What is to be said if not all runs have finished."""
+    failed = [progress for progress in crew if progress.state == "failed"]
+    left = [progress for progress in crew if progress.state in ("interrupted", "waiting", "running")]
+    if left:
+        return StoppedError(f"interrupted with {len(left)} of {len(crew)} runs to go; give the same command to go on")
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        return StoppedError(f"{len(failed)} of {len(crew)} runs failed: {failed[0].job.folder}: {failed[0].why}{more}")
+    return None

@@ -1,0 +1,150 @@
+"""Runs that are missing, made: several at a time on this machine or on a cluster, with one progress display."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from .. import data
+from ..config import RunConfig
+from ..errors import ConfigError, DataError
+from ..presets import changes
+from ..runs.folder import read_config
+from ..runs.result import Result, read_result
+from ..torch_state import cores
+from . import costs
+from .crew import Crew, unfinished
+from .crew import Progress as Made
+from .signals import watched
+from .text import complain, printable
+from .worker import Job
+
+MOST_JOBS = 1024
+
+
+def finished(job: Job) -> Result | None:
+    """The result of this very run, however many threads it had; None if it has to be made."""
+    folder = Path(job.folder)
+    if not (folder / "result.json").exists():
+        return None
+    preset, stored = read_config(folder / "config.json")
+    found = read_result(folder / "result.json")
+    same = preset == job.preset and stored.seed == job.config.seed
+    if not same or changes(job.config, stored) or changes(stored, job.config):
+        raise ConfigError(f"{folder} holds a run with other settings; choose another --out, or move it aside")
+    known = _fingerprint(stored.dataset, job.data, stored.image_size)
+    if found.data and known is not None and found.data != known:
+        raise DataError(f"{folder} holds a finished run on other data; choose another --out, or move it aside")
+    return None if job.lacks(found) else found
+
+
+@cache
+def _fingerprint(dataset: str, folder: str | None, image_size: int | None) -> str | None:
+    """That of the data, if they are here."""
+    try:
+        place = None if folder is None or dataset == "mnist" else Path(folder)
+        return data.load(dataset, place, image_size, may_download=False).fingerprint()
+    except DataError:
+        if folder is not None:
+            raise
+        return None
+
+
+def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console) -> None:
+    """Make the runs that are missing, or raise why that was not possible; Ctrl-C saves them all."""
+    if not 1 <= at_once <= MOST_JOBS:
+        raise ConfigError(f"jobs is {at_once}; expected 1 to {MOST_JOBS:,} runs at a time")
+    missing = [job for job in wanted if finished(job) is None]
+    if len(missing) < len(wanted):
+        console.print(f"{len(wanted) - len(missing)} of {len(wanted)} runs have already finished")
+    if not missing:
+        return
+    shared = max(1, cores() // at_once)
+    missing = [replace(job, config=_with_threads(job, None if ray else shared)) for job in missing]
+    for job in {job.config.dataset: job for job in missing}.values():  # downloaded once, and refused before any run
+        _check_data(job)
+    with watched() as stop, _Display(console, missing) as display:
+        crew: Crew
+        if ray is None:
+            crew = Crew(missing, at_once, display.told)
+        else:
+            from ..integrations.ray import RayCrew
+
+            crew = RayCrew(missing, ray, display.told)
+        crew.work(stop)
+    error = unfinished(crew.all)
+    if error is not None:
+        error.exit_code = stop.exit_code if stop() else 1
+        raise error
+
+
+def _check_data(job: Job) -> None:
+    config = job.config
+    place = None if job.data is None or config.dataset == "mnist" else Path(job.data)
+    data.load(config.dataset, place, config.image_size, progress=True)
+
+
+def _with_threads(job: Job, shared: int | None) -> RunConfig:
+    """The threads that were asked for; those that an unfinished run began with; or a share of the cores."""
+    if job.config.threads is not None:
+        return job.config
+    config = Path(job.folder) / "config.json"
+    if config.exists() and not config.with_name("result.json").exists():
+        return replace(job.config, threads=read_config(config)[1].threads)
+    return replace(job.config, threads=shared)
+
+
+class _Display:
+    """One bar for all runs, with the time left, and one line for each that is being made."""
+
+    def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
+        self._console = console
+        self._weights = {job.folder: costs.seconds(job.preset, job.config) for job in jobs}
+        self._done: dict[str, float] = dict.fromkeys(self._weights, 0.0)
+        self._ended = 0
+        self._lines: dict[str, TaskID] = {}
+        self._common = os.path.commonpath(list(self._weights)) if len(jobs) > 1 else str(Path(jobs[0].folder).parent)
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            speed_estimate_period=3600,
+        )
+        self._all = self._bars.add_task(f"0 of {len(jobs)} runs", total=sum(self._weights.values()))
+
+    def told(self, made: Made, sentence: str) -> None:
+        """Something happened to a run."""
+        if sentence:
+            complain(sentence)
+        folder = made.job.folder
+        share = 1.0 if made.state in ("finished", "failed") else made.step / made.steps if made.steps else 0.0
+        self._done[folder] = share * self._weights[folder]
+        name = printable(os.path.relpath(folder, self._common))
+        if made.state == "running" and folder not in self._lines:
+            self._lines[folder] = self._bars.add_task(name, total=None)
+        if folder in self._lines:
+            self._bars.update(self._lines[folder], total=made.steps or None, completed=made.step)
+        if made.state in ("finished", "failed"):
+            self._ended += 1
+            if folder in self._lines:
+                self._bars.remove_task(self._lines.pop(folder))
+            self._console.print(f"{made.state}: {name}{': ' * bool(made.why)}{printable(made.why)}", soft_wrap=True)
+        self._bars.update(
+            self._all, completed=sum(self._done.values()), description=f"{self._ended} of {len(self._weights)} runs"
+        )
+
+    def __enter__(self) -> _Display:
+        self._bars.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.__exit__(None, None, None)

@@ -1,0 +1,27 @@
+"""The tables, figures and studies of the paper: which runs each needs, and how it is written from them."""
+
+from __future__ import annotations
+
+from .figures import Accuracy, Diversity, History, Suppressed
+from .gradients import Gradients
+from .recalled import RecalledImages
+from .study import Study
+from .tables import Ablation, Distillation, MainTable, Selection
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        MainTable("mnist", "Sequential MNIST", 10),
+        MainTable("cifar10", "Sequential CIFAR10", 10),
+        MainTable("miniimagenet", "Sequential MiniImageNet", 1),
+        Distillation(),
+        Ablation(),
+        Gradients(),
+        RecalledImages(),
+        History(),
+        Accuracy(),
+        Diversity(),
+        Suppressed(),
+        Selection(),
+    )
+}

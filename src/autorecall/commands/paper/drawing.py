@@ -1,0 +1,60 @@
+"""How the paper's figures look: sizes, colours that colour-blind readers can tell apart, and PNG and PDF files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ...storage.files import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's palette, without its yellow, which is too light for lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DENSITY = "magma"
+
+
+def colours(count: int) -> list[str]:
+    """A colour for each of several lines; more than seven run through a map from dark to light."""
+    if count <= len(COLOURS):
+        return list(COLOURS[:count])
+    shades = matplotlib.colormaps["viridis"]
+    return [matplotlib.colors.to_hex(shades(0.95 * number / (count - 1))) for number in range(count)]
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches."""
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def tidy(ax: Axes) -> None:
+    """No more ink than needed."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(alpha=0.25, linewidth=0.6)
+
+
+def shade_windows(ax: Axes, ends: Sequence[int]) -> None:
+    """A line where each task ends and the next begins."""
+    for end in ends[:-1]:
+        ax.axvline(end, color="0.75", linewidth=0.7, zorder=0)
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """As PNG for the docs and PDF for a paper; without dates, so the same figure gives the same file."""
+    written = []
+    for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=kind, metadata=metadata)
+        target = path.with_name(f"{path.name}.{kind}")
+        write_bytes(target, drawn.getvalue())
+        written.append(target)
+    return written

@@ -1,0 +1,220 @@
+"""The figures that are drawn from histories and results: accuracy, recalled classes, diversity, suppression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...data import cifar10
+from ..rows import Run
+from . import drawing
+from .study import Place, Row, Study, class_history, write_table
+from .table import Cell, Figure, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+BINS = 150  # columns of a density picture
+DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR10", "miniimagenet": "MiniImageNet"}
+
+
+class Accuracy(Study):
+    """Accuracy of every task over training."""
+
+    name = "accuracy"
+    what = "accuracy of every task over training, without and with recall, for each dataset"
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """Naive SGD and ARM."""
+        names = [f"{dataset}/{method}" for dataset in DATASETS for method in ("naive", "arm")]
+        return [Row.of(name, name, seeds, fraction, draw_curve=True) for name in names]
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """Left without, right with recall; a row for each dataset that has runs."""
+        found = {row.preset: with_curves(place.runs(row)) for row in self.rows(seeds, fraction)}
+        shown = [dataset for dataset in DATASETS if found[f"{dataset}/naive"] and found[f"{dataset}/arm"]]
+        if not shown:
+            return []
+        figure = drawing.new_figure(8.5, 2.6 * len(shown))
+        axes = figure.subplots(len(shown), 2, squeeze=False, sharey=True)
+        for line, dataset in zip(axes, shown, strict=True):
+            for ax, method, words in zip(line, ("naive", "arm"), ("without recall", "with recall (ARM)"), strict=True):
+                draw_accuracy(ax, found[f"{dataset}/{method}"])
+                ax.set_title(f"{DATASETS[dataset]}, {words}", fontsize=10)
+            line[0].set_ylabel("accuracy in %")
+        for ax in axes[-1]:
+            ax.set_xlabel("step")
+        return drawing.save(figure, place.file(self.name, fraction, "png").with_suffix(""))
+
+
+class History(Study):
+    """Which classes are recalled."""
+
+    name = "history"
+    what = "CIFAR10: recalled classes over training, for three weights of diversity"
+    _WEIGHTS: ClassVar = (1.0, 4.0, 16.0)
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """ARM with three λ3; one seed shows it."""
+        return [
+            Row.of(f"λ3 = {weight:g}", "cifar10/arm", 1, fraction, {"learner.diversity": weight})
+            for weight in self._WEIGHTS
+        ]
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """Density pictures side by side."""
+        found = [(row, run) for row in self.rows(seeds, fraction) for run in place.runs(row)]
+        if not found:
+            return []
+        figure = drawing.new_figure(3.4 * len(found) + 0.6, 3.0)
+        axes = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
+        for ax, (row, run) in zip(axes, found, strict=True):
+            image = draw_history(ax, run)
+            ax.set_title(row.label, fontsize=10)
+        label_classes(axes[0])
+        figure.colorbar(image, ax=list(axes), label="share of the recalled images", shrink=0.9)
+        return drawing.save(figure, place.file(self.name, fraction, "png").with_suffix(""))
+
+
+class Suppressed(Study):
+    """Two recalls per step."""
+
+    name = "suppressed"
+    what = "CIFAR10 with two recalls per step: recalled classes and accuracy"
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """Once, for contrast, and twice."""
+        rows = (("one recall per step", "cifar10/arm"), ("two recalls per step", "cifar10/ablation-recall-2-times"))
+        return [Row.of(label, name, 1, fraction, draw_curve=True) for label, name in rows]
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """A row each: which classes are recalled, and the accuracy of tasks."""
+        found = [(row, run) for row in self.rows(seeds, fraction) for run in with_curves(place.runs(row))]
+        if not found:
+            return []
+        figure = drawing.new_figure(8.5, 2.9 * len(found))
+        axes = figure.subplots(len(found), 2, squeeze=False)
+        for line, (row, run) in zip(axes, found, strict=True):
+            image = draw_history(line[0], run)
+            label_classes(line[0])
+            figure.colorbar(image, ax=line[0], label="share of the recalled images")
+            draw_accuracy(line[1], [run])
+            line[1].set_ylabel("accuracy in %")
+            for ax in line:
+                ax.set_title(row.label, fontsize=10)
+                ax.set_xlabel("step")
+        return drawing.save(figure, place.file(self.name, fraction, "png").with_suffix(""))
+
+
+class Diversity(Study):
+    """Accuracy against λ3."""
+
+    name = "diversity"
+    what = "accuracy against the weight of diversity for 10 and 100 classes, the best one starred"
+    _WEIGHTS: ClassVar = (0.25, 1.0, 4.0, 16.0, 64.0)
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """ARM on each dataset; natural images take long, so a tenth of their streams at most."""
+        return [
+            Row.of(
+                dataset,
+                f"{dataset}/arm",
+                seeds,
+                fraction if dataset == "mnist" else min(fraction, 0.1),
+                {"learner.diversity": weight},
+            )
+            for dataset in DATASETS
+            for weight in self._WEIGHTS
+        ]
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """A curve for each dataset, and the numbers."""
+        curves: dict[str, list[tuple[float, Figure]]] = {}
+        for row in self.rows(seeds, fraction):
+            accuracy = Figure.over([run.result.accuracy for run in place.runs(row)])
+            if accuracy is not None:
+                weight = float(getattr(row.config.learner, "diversity"))  # noqa: B009 - it is ARM's
+                curves.setdefault(row.label, []).append((weight, accuracy))
+        if not curves:
+            return []
+        figure = drawing.new_figure(3.2 * len(curves) + 0.4, 3.0)
+        axes = figure.subplots(1, len(curves), squeeze=False)[0]
+        lines: list[list[Cell]] = []
+        for ax, (dataset, points), colour in zip(axes, curves.items(), drawing.colours(3), strict=False):
+            weights, values = [weight for weight, _ in points], [figure.value for _, figure in points]
+            spread = [figure.spread or 0.0 for _, figure in points]
+            ax.errorbar(weights, values, yerr=spread, color=colour, marker="o", markersize=4, capsize=2)
+            best = int(np.argmax(values))
+            ax.plot(weights[best], values[best], marker="*", markersize=17, color=colour, markeredgecolor="black")
+            ax.set_xscale("log", base=4)
+            ax.set_xticks(weights, [f"{weight:g}" for weight in weights])
+            classes = 100 if dataset == "miniimagenet" else 10
+            ax.set_title(f"{DATASETS[dataset]}, {classes} classes", fontsize=10)
+            ax.set_xlabel("weight of diversity λ3")
+            drawing.tidy(ax)
+            lines += [[DATASETS[dataset], f"{weight:g}", value] for weight, value in points]
+        axes[0].set_ylabel("accuracy in %")
+        table = Table("Accuracy of ARM against λ3", ("dataset", "λ3", "accuracy"), lines)
+        drawn = drawing.save(figure, place.file(self.name, fraction, "png").with_suffix(""))
+        return drawn + write_table(place, self.name, fraction, table)
+
+
+def with_curves(runs: Sequence[Run]) -> list[Run]:
+    """Those that tested more often than once per task."""
+    return [run for run in runs if run.result.curve]
+
+
+def draw_accuracy(ax: Axes, runs: Sequence[Run]) -> None:
+    """A line for each task: the mean over runs."""
+    steps = [point.step for point in runs[0].result.curve]
+    accuracies = np.mean([[point.accuracies for point in run.result.curve] for run in runs], axis=0)
+    tasks = accuracies.shape[1]
+    for task, colour in enumerate(drawing.colours(tasks)):
+        ax.plot(steps, accuracies[:, task], color=colour, linewidth=1.6, label=f"task {task + 1}")
+    length = runs[0].result.steps / tasks
+    drawing.shade_windows(ax, [round(length * (task + 1)) for task in range(tasks)])
+    ax.set_ylim(-3, 103)
+    ax.set_xlim(0, runs[0].result.steps)
+    drawing.tidy(ax)
+    ax.grid(axis="x", visible=False)
+    shown = range(tasks) if tasks <= 7 else (0, tasks // 2, tasks - 1)
+    handles = ax.get_lines()
+    ax.legend([handles[task] for task in shown], [f"task {task + 1}" for task in shown], fontsize=8, loc="upper right")
+
+
+def draw_history(ax: Axes, run: Run) -> AxesImage:
+    """Classes against time; the brighter, the more of the recalled images."""
+    shares = class_history(run)
+    steps, classes = shares.shape
+    image = ax.imshow(
+        binned(shares, min(BINS, steps)).T,
+        aspect="auto",
+        cmap=drawing.DENSITY,
+        vmin=0,
+        interpolation="nearest",
+        extent=(0, steps, classes - 0.5, -0.5),
+    )
+    ax.set_xlabel("step")
+    return image
+
+
+def label_classes(ax: Axes) -> None:
+    """CIFAR10's names on the axis of classes."""
+    ax.set_yticks(range(len(cifar10.CLASSES)), cifar10.CLASSES, fontsize=8)
+
+
+def binned(values: NDArray[np.float64], bins: int) -> NDArray[np.float64]:
+    """The mean of the rows in each of some stretches of equal length; nothing recalled counts as nothing.
+
+    >>> binned(np.array([[np.nan], [2.0], [4.0], [6.0]]), 2).tolist()
+    [[1.0], [5.0]]
+    """
+    edges = np.linspace(0, len(values), bins + 1).round().astype(int)
+    filled = np.nan_to_num(values)
+    return np.array([filled[start:end].mean(axis=0) for start, end in pairwise(edges)])

@@ -1,0 +1,78 @@
+"""Pictures of real images and what they became in recall."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...data import cifar10
+from ...storage.state import tensor
+from ...storage.state_file import read_state, write_state
+from ..pictures import pixels
+from . import drawing
+from .kept import Kept, kept
+from .study import Place, Row, Study
+
+IMAGES = 10
+CLASSES = {"mnist": [str(digit) for digit in range(10)], "cifar10": list(cifar10.CLASSES)}
+TITLES = {"mnist": "MNIST", "cifar10": "CIFAR10"}
+
+
+class RecalledImages(Study):
+    """Real images above recalled ones."""
+
+    name = "recalled"
+    what = "real and recalled images with their classes, MNIST and CIFAR10"
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """One run of ARM on each dataset, whose learner is kept."""
+        return [Row.of(dataset, f"{dataset}/arm", 1, fraction, keep_learner=True) for dataset in CLASSES]
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """Recalled again from the kept learner, or read if that is no longer there."""
+        written: list[Path] = []
+        for row in self.rows(seeds, fraction):
+            images = place.file(f"recalled-{row.label}", fraction, "safetensors")
+            end = kept(place, row)
+            if end is not None:
+                write_state(images, _few(end))
+            if images.exists():
+                state = read_state(images)
+                parts = [tensor(state[name]) for name in ("real", "recalled", "labels", "targets")]
+                written += [images, *self._draw(images.with_suffix(""), row.label, *parts)]
+        return written
+
+    def _draw(
+        self, path: Path, dataset: str, real: Tensor, recalled: Tensor, labels: Tensor, targets: Tensor
+    ) -> list[Path]:
+        words = CLASSES[dataset]
+        figure = drawing.new_figure(10, 2.5)
+        axes = figure.subplots(2, len(real), squeeze=False)
+        for column in range(len(real)):
+            for ax, image, number in zip(axes[:, column], (recalled, real), (targets, labels), strict=True):
+                ax.imshow(pixels(image[column].float() / 255), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+                ax.set_xticks([])
+                ax.set_yticks([])
+                ax.set_xlabel(words[int(number[column])], fontsize=9)
+        axes[0, 0].set_ylabel("recalled")
+        axes[1, 0].set_ylabel("real")
+        words_above = "recalled images with the teacher's class, above the real ones that they started from"
+        figure.suptitle(f"{TITLES[dataset]}: {words_above}", fontsize=10)
+        return drawing.save(figure, path)
+
+
+def _few(end: Kept) -> dict[str, Tensor]:
+    """Ten images as bytes, clipped to [0, 1]."""
+    samples = next(end.recall(IMAGES))
+
+    def as_bytes(images: Tensor) -> Tensor:
+        return (255 * images.clamp(0, 1)).round().to(torch.uint8)
+
+    return {
+        "real": as_bytes(samples.real),
+        "recalled": as_bytes(samples.images),
+        "labels": samples.labels,
+        "targets": samples.targets.argmax(1),
+    }

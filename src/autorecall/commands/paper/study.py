@@ -1,0 +1,134 @@
+"""What a study is: the runs that it needs, and what it writes from them."""
+
+from __future__ import annotations
+
+import csv
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...config import RunConfig
+from ...presets import PRESETS
+from ...runs.names import run_folder
+from ...storage.files import write_text
+from ...storage.schema import with_field
+from ..many import finished
+from ..rows import Run
+from ..worker import Job
+from .table import Table
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table or a curve of a figure: a preset with some settings changed, over seeds."""
+
+    label: str
+    preset: str
+    config: RunConfig
+    seeds: int
+    keep_learner: bool = False
+    draw_curve: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        label: str,
+        preset: str,
+        seeds: int,
+        fraction: float,
+        changed: Mapping[str, object] | None = None,
+        keep_learner: bool = False,
+        draw_curve: bool = False,
+    ) -> Row:
+        """`changed` are settings by their command-line names, such as learner.diversity."""
+        config = replace(PRESETS[preset].config, fraction=fraction)
+        for name, value in (changed or {}).items():
+            config = with_field(config, name, value)
+        return cls(label, preset, config, seeds, keep_learner, draw_curve)
+
+    def configs(self) -> Iterator[RunConfig]:
+        """One for each seed."""
+        return (replace(self.config, seed=seed) for seed in range(self.seeds))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are, and where what is written goes."""
+
+    out: Path
+    data: Path | None = None
+
+    def job(self, row: Row, config: RunConfig) -> Job:
+        """The run of one seed."""
+        folder = str(run_folder(self.out, row.preset, config))
+        data = None if self.data is None else str(self.data)
+        return Job(row.preset, config, folder, data, row.keep_learner, row.draw_curve)
+
+    def jobs(self, rows: Sequence[Row]) -> list[Job]:
+        """All runs of these rows, each once, with all that one of the rows wants."""
+        found: dict[str, Job] = {}
+        for row in rows:
+            for config in row.configs():
+                job = self.job(row, config)
+                twin = found.get(job.folder, job)
+                found[job.folder] = replace(
+                    job,
+                    keep_learner=job.keep_learner or twin.keep_learner,
+                    draw_curve=job.draw_curve or twin.draw_curve,
+                )
+        return list(found.values())
+
+    def runs(self, row: Row) -> list[Run]:
+        """The runs of a row that there are."""
+        found = []
+        for config in row.configs():
+            job = self.job(row, config)
+            result = finished(replace(job, keep_learner=False, draw_curve=False))
+            if result is not None:
+                found.append(Run(Path(job.folder), config, result))
+        return found
+
+    def file(self, name: str, fraction: float, kind: str) -> Path:
+        """A file of a study; a shortened one has another name."""
+        short = "" if fraction == 1 else f"+fraction={fraction:g}"
+        folder = self.out / "paper"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{name}{short}.{kind}"
+
+
+class Study(ABC):
+    """One table or figure."""
+
+    name: str
+    what: str
+    """What it shows, in a few words."""
+
+    @abstractmethod
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """The runs that it needs."""
+
+    @abstractmethod
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """Write it from the runs that there are, and return the files; none if there are too few runs."""
+
+
+def write_table(place: Place, name: str, fraction: float, table: Table) -> list[Path]:
+    """A table in all its formats."""
+    written = []
+    for kind, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
+        path = place.file(name, fraction, kind)
+        write_text(path, text)
+        written.append(path)
+    return written
+
+
+def class_history(run: Run) -> NDArray[np.float64]:
+    """The mean probabilities of classes among the recalled images: steps × classes, NaN where nothing was recalled."""
+    with (run.folder / "history.csv").open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        names = [name for name in rows.fieldnames or () if name.startswith("recalled_class_")]
+        return np.array([[float(row[name] or "nan") for name in names] for row in rows])

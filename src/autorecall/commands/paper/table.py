@@ -1,0 +1,109 @@
+"""A table, once: as Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..text import markdown as in_markdown
+
+_LATEX = {
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"±": r"$\pm$", "−": "$-$", "×": r"$\times$", "λ": r"$\lambda$", "†": r"$\dagger$", "⁶": "$^6$"},
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number with its spread; None if there is none. `marked` ones are outside what the paper reports."""
+
+    value: float
+    spread: float | None = None
+    marked: bool = False
+    digits: int = 1
+
+    @classmethod
+    def over(cls, values: Sequence[float], digits: int = 1) -> Figure | None:
+        """Mean and standard deviation; None if there are no values."""
+        if not values:
+            return None
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), deviation, digits=digits)
+
+    def __str__(self) -> str:
+        plain = f"{self.value:.{self.digits}f}".replace("-", "−")
+        spread = "" if self.spread is None else f" ± {self.spread:.{self.digits}f}"
+        return plain + spread + "*" * self.marked
+
+
+Cell = str | int | Figure | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a header; a cell that is None is empty."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = field(default=())
+
+    def markdown(self) -> str:
+        """For the docs."""
+        lines = [
+            "| " + " | ".join(map(in_markdown, self.header)) + " |",
+            "|---" + "|---:" * (len(self.header) - 1) + "|",
+            *("| " + " | ".join(in_markdown(_text(cell)) for cell in row) + " |" for row in self.rows),
+        ]
+        notes = "".join(f"\n{in_markdown(note)}\n" for note in self.notes)
+        return f"{in_markdown(self.title)}\n\n" + "\n".join(lines) + "\n" + notes
+
+    def latex(self) -> str:
+        """For a paper, with booktabs."""
+        lines = [
+            "% needs \\usepackage{booktabs}",
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{_latex(' '.join([self.title + '.', *self.notes]))}}}",
+            f"\\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
+            "\\toprule",
+            " & ".join(map(_latex, self.header)) + " \\\\",
+            "\\midrule",
+            *(" & ".join(_latex(_text(cell)) for cell in row) + " \\\\" for row in self.rows),
+            "\\bottomrule",
+            "\\end{tabular}",
+            "\\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def csv(self) -> str:
+        """For a program: every figure in full, its spread in a column of its own."""
+        wide = [any(isinstance(row[column], Figure) for row in self.rows) for column in range(len(self.header))]
+        header: list[str] = []
+        for name, has_spread in zip(self.header, wide, strict=True):
+            header += [name, f"{name} spread"] if has_spread else [name]
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(header)
+        for row in self.rows:
+            cells: list[object] = []
+            for cell, has_spread in zip(row, wide, strict=True):
+                if isinstance(cell, Figure):
+                    cells += [round(cell.value, 6), "" if cell.spread is None else round(cell.spread, 6)]
+                else:
+                    cells += [_text(cell), ""] if has_spread else [_text(cell)]
+            writer.writerow(cells)
+        return lines.getvalue()
+
+
+def _text(cell: Cell) -> str:
+    return "" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
+
+
+def _latex(text: str) -> str:
+    return re.sub(r"[&%$#_{}\\~^±−×λ†⁶]", lambda found: _LATEX[found[0]], text)

@@ -1,0 +1,263 @@
+"""The tables: three main ones, distillation, ablation, and the choice of hyper-parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import ClassVar
+
+from ...learners.base import LearnerConfig
+from ...presets import PRESETS, Published
+from ...storage.schema import differences
+from ..rows import Run
+from .study import Place, Row, Study, write_table
+from .table import Cell, Figure, Table
+
+LABELS = {"icarl": "iCaRL (5 iter)", "gem": "GEM", "lwf": "Distill (LwF)", "slda": "Streaming LDA (not in the paper)"}
+OUTSIDE = "* The mean lies outside the published mean ± spread."
+SPREADS = "Measured: mean ± standard deviation over seeds, in percent. What the paper's ± is differs by row (docs)."
+MEMORY = "Memory: what is kept besides the network that is trained; 1 MB is 10⁶ bytes."
+
+
+class MainTable(Study):
+    """All methods on one dataset."""
+
+    def __init__(self, dataset: str, title: str, chance: float) -> None:
+        self.name, self.what = dataset, f"{title}: all methods, memory, accuracy and forgetting"
+        self._title, self._chance = title, chance
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """Every row of the paper's table, and streaming LDA."""
+        names = [name for name in PRESETS if name.startswith(f"{self.name}/") and not _of_other_table(name)]
+        return [Row.of(_label(name), name, seeds, fraction) for name in names]
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """Measured beside published."""
+        lines = []
+        for row in self.rows(seeds, fraction):
+            runs = place.runs(row)
+            if runs:
+                lines.append(self._line(row, runs))
+        if not lines:
+            return []
+        header = (
+            "method",
+            "images",
+            "MB",
+            "parameters",
+            "MB",
+            "M",
+            "seeds",
+            "accuracy",
+            "paper",
+            "forgetting",
+            "paper",
+        )
+        part = "" if fraction == 1 else f", the first {100 * fraction:g} % of every task"
+        notes = [f"† Stationary: all classes mixed. Chance is {self._chance:g} %.", MEMORY, SPREADS]
+        if any(isinstance(cell, Figure) and cell.marked for line in lines for cell in line):
+            notes.append(OUTSIDE)
+        return write_table(place, self.name, fraction, Table(f"{self._title}{part}", header, lines, notes))
+
+    def _line(self, row: Row, runs: Sequence[Run]) -> list[Cell]:
+        memory, published = runs[0].result.memory, PRESETS[row.preset].published
+        forgetting = [run.result.forgetting for run in runs if run.result.forgetting is not None]
+        return [
+            row.label,
+            memory.images,
+            f"{memory.image_mb:.2f}",
+            memory.parameters,
+            f"{memory.parameter_mb:.2f}",
+            _replayed(row.config.learner),
+            len(runs),
+            *_beside([run.result.accuracy for run in runs], published, "accuracy", row.config.fraction == 1),
+            *_beside(forgetting, published, "forgetting", row.config.fraction == 1),
+        ]
+
+
+class Distillation(Study):
+    """Unit lag, and learning without the real batch."""
+
+    name = "distillation"
+    what = "CIFAR10: baseline, unit lag and no distillation, for LwF, ADI and ARM"
+    _CASES: ClassVar = (("Baseline", ""), ("Unit lag (T = 1)", "-unit-lag"), ("No distill", "-no-distill"))
+    _METHODS: ClassVar = (("Distill (LwF)", "lwf"), ("ADI", "adi"), ("ARM", "arm"))
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """Three methods, three cases; LwF is nothing but distillation."""
+        names = [f"cifar10/{method}{case}" for _, case in self._CASES for _, method in self._METHODS]
+        return [Row.of(name, name, seeds, fraction) for name in names if name in PRESETS]
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """Accuracy, and the difference from the baseline."""
+        found = {row.preset: place.runs(row) for row in self.rows(seeds, fraction)}
+        if not any(found.values()):
+            return []
+        lines: list[list[Cell]] = []
+        for label, case in self._CASES:
+            line: list[Cell] = [label]
+            for _, method in self._METHODS:
+                name = f"cifar10/{method}{case}"
+                published = PRESETS[name].published if name in PRESETS else None
+                values = [run.result.accuracy for run in found.get(name, [])]
+                line += _beside(values, published, "accuracy", fraction == 1)
+            lines.append(line)
+        header = ["", *(word for method, _ in self._METHODS for word in (method, "paper"))]
+        return write_table(
+            place, self.name, fraction, Table(_part("Accuracy on CIFAR10", fraction), header, lines, [SPREADS])
+        )
+
+
+class Ablation(Study):
+    """Thirteen changes to ARM."""
+
+    name = "ablation"
+    what = "CIFAR10: thirteen changes to ARM"
+    _LABELS: ClassVar = {
+        "no-avoidance": "λ1 = 0, λ2 = 0",
+        "no-diversity": "λ3 = 0",
+        "no-uncertainty": "λ4 = 0",
+        "no-l2-norm": "λ5 = 0",
+        "no-total-variation": "λ6 = 0",
+        "150-images": "M = 150 (+50)",
+        "50-images": "M = 50 (−50)",
+        "20-steps": "S = 20 (doubled)",
+        "5-steps": "S = 5 (halved)",
+        "cross-entropy": "Cross-entropy as D",
+        "noise": "Start from noise",
+        "recall-2-times": "Recall twice per batch",
+        "recall-4-times": "Recall four times per batch",
+    }
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """The baseline and the changes."""
+        changed = [(label, f"cifar10/ablation-{name}") for name, label in self._LABELS.items()]
+        return [Row.of(label, name, seeds, fraction) for label, name in [("Baseline", "cifar10/arm"), *changed]]
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """Accuracy and forgetting, and how far each is from the baseline, measured and published."""
+        rows = [(row, place.runs(row)) for row in self.rows(seeds, fraction)]
+        base = Figure.over([run.result.accuracy for run in rows[0][1]])
+        usual = PRESETS["cifar10/arm"].published
+        if base is None:
+            return []
+        assert usual is not None
+        lines: list[list[Cell]] = []
+        for row, runs in rows:
+            published = PRESETS[row.preset].published
+            if not runs:
+                continue
+            assert published is not None
+            accuracy = Figure.over([run.result.accuracy for run in runs])
+            forgetting = Figure.over([run.result.forgetting for run in runs if run.result.forgetting is not None])
+            assert accuracy is not None
+            first = row.preset == "cifar10/arm"
+            lines.append(
+                [
+                    row.label,
+                    len(runs),
+                    accuracy,
+                    None if first else _signed(accuracy.value - base.value),
+                    _printed(published, "accuracy"),
+                    None if first else _signed(published.accuracy - usual.accuracy),
+                    forgetting,
+                    _printed(published, "forgetting"),
+                ]
+            )
+        header = ("", "seeds", "accuracy", "change", "paper", "its change", "forgetting", "paper")
+        notes = ["Change: difference of the mean accuracy from the baseline's, in points.", SPREADS]
+        title = _part("Ablation of ARM on CIFAR10", fraction)
+        return write_table(place, self.name, fraction, Table(title, header, lines, notes))
+
+
+class Selection(Study):
+    """Hyper-parameters chosen on the validation images."""
+
+    name = "select"
+    what = "λ1 to λ4 of ARM by grid search on the validation images, beside the paper's choice"
+    _GRID: ClassVar = {
+        "teacher_avoidance": (0.1, 1.0),
+        "student_avoidance": (0.1, 1.0),
+        "diversity": (1.0, 16.0),
+        "uncertainty": (0.1, 1.0),
+    }
+    _DATASETS: ClassVar = ("mnist", "cifar10")
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """A grid for each dataset; natural images take long, so a tenth of their stream at most."""
+        found = []
+        for dataset, values in product(self._DATASETS, product(*self._GRID.values())):
+            settings: dict[str, object] = {
+                f"learner.{name}": value for name, value in zip(self._GRID, values, strict=True)
+            }
+            share = fraction if dataset == "mnist" else min(fraction, 0.1)
+            found.append(Row.of(dataset, f"{dataset}/arm", seeds, share, {"split": "val"} | settings))
+        return found
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """One table per dataset, best first."""
+        written: list[Path] = []
+        for dataset in self._DATASETS:
+            lines: list[tuple[float, list[Cell]]] = []
+            for row in self.rows(seeds, fraction):
+                runs = place.runs(row) if row.label == dataset else []
+                accuracy = Figure.over([run.result.accuracy for run in runs])
+                if accuracy is None:
+                    continue
+                changed = set(differences(row.config, PRESETS[row.preset].config)) - {"split", "fraction"}
+                settings = [f"{getattr(row.config.learner, name):g}" for name in self._GRID]
+                lines.append(
+                    (accuracy.value, [*settings, len(runs), accuracy, "" if changed else "the paper's choice"])
+                )
+            if lines:
+                header = ("λ1", "λ2", "λ3", "λ4", "seeds", "accuracy on validation", "")
+                title = f"ARM on the validation images of {dataset}"
+                best = [line for _, line in sorted(lines, key=lambda line: -line[0])]
+                written += write_table(place, f"{self.name}-{dataset}", fraction, Table(title, header, best, [SPREADS]))
+        return written
+
+
+def _of_other_table(name: str) -> bool:
+    return any(part in name for part in ("ablation-", "-unit-lag", "-no-distill"))
+
+
+def _label(preset: str) -> str:
+    name = preset.split("/")[1]
+    if name in ("naive", "stationary"):
+        return "Naive SGD" + "†" * (name == "stationary")
+    return LABELS.get(name) or "-".join(part.upper() for part in name.split("-") if not part.isdecimal())
+
+
+def _replayed(learner: LearnerConfig) -> Cell:
+    """M: the images that a step replays or recalls."""
+    for name in ("recalled_images", "replayed"):
+        if hasattr(learner, name) and learner.method not in ("icarl", "gem"):
+            return int(getattr(learner, name))
+    groups = getattr(learner, "groups", None)
+    return 10 * int(groups) if groups is not None else "-" if learner.method in ("icarl", "gem", "slda") else 0
+
+
+def _beside(values: Sequence[float], published: Published | None, what: str, comparable: bool) -> list[Cell]:
+    """Measured and published; marked if the mean is outside what was published."""
+    measured = Figure.over(values)
+    if published is None or getattr(published, what) is None:
+        return [measured, None]
+    mean, spread = getattr(published, what), getattr(published, f"{what}_spread")
+    if measured is not None and comparable and abs(measured.value - mean) > spread:
+        measured = Figure(measured.value, measured.spread, marked=True)
+    return [measured, _printed(published, what)]
+
+
+def _printed(published: Published, what: str) -> str | None:
+    """A figure as the paper prints it."""
+    mean, spread = getattr(published, what), getattr(published, f"{what}_spread")
+    return None if mean is None else f"{mean} ± {spread}" if spread is not None else f"{mean}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def _part(title: str, fraction: float) -> str:
+    return title if fraction == 1 else f"{title}, the first {100 * fraction:g} % of every task"

@@ -1,0 +1,111 @@
+"""`autorecall reproduce`: a table or figure of the paper, from the runs that it needs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from ..checks import brief
+from ..errors import ConfigError, DataError
+from ..torch_state import cores
+from . import costs
+from .many import finished, make
+from .paper import STUDIES
+from .paper.study import Place
+from .text import printable
+from .words import harmless
+
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Make the runs that a table or figure of the paper needs, as far as they are missing, and write it.
+
+    Runs go to OUT like those of `autorecall run`; tables (Markdown, LaTeX, CSV) and figures (PNG, PDF) to OUT/paper.
+    An interrupted reproduction goes on where it was when the same command is given again.
+
+    autorecall reproduce --list
+    autorecall reproduce mnist --jobs 2
+    autorecall reproduce ablation --fraction 0.1 --seeds 3
+    """
+
+    names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME…")] = ()
+    """What to reproduce: names of --list, or all."""
+
+    list: bool = False
+    """Print the names, with an estimate of the time on this machine."""
+
+    seeds: int = 5
+    """How many seeds: 5, as in the paper, means 0 to 4."""
+
+    fraction: float = 1.0
+    """Keep only this first part of every task; figures are then not comparable with the paper's."""
+
+    jobs: int = 1
+    """Runs to make at the same time; they share the cores."""
+
+    ray: str | None = None
+    """Make them on the Ray cluster at this address instead, or on this machine's own with "local"."""
+
+    out: Path = Path("results")
+    """Where runs, tables and figures go."""
+
+    data: Path | None = None
+    """Folder of the data; if unset, AUTORECALL_DATA, a cache or a download."""
+
+    make_runs: bool = True
+    """--no-make-runs writes tables and figures from the runs that there are."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse, make, write."""
+    with harmless(arguments):
+        chosen = tyro.cli(Arguments, prog="autorecall reproduce", args=arguments)
+    if not 1 <= chosen.seeds <= MOST_SEEDS:
+        raise ConfigError(f"seeds is {chosen.seeds}; expected 1 to {MOST_SEEDS:,}, where 5 means 0 to 4")
+    if not (math.isfinite(chosen.fraction) and 0 < chosen.fraction <= 1):
+        raise ConfigError(f"fraction is {chosen.fraction}; expected a number above 0 and at most 1")
+    names = list(STUDIES) if "all" in chosen.names else list(chosen.names)
+    for name in names:
+        if name not in STUDIES:
+            raise ConfigError(f"there is no study {brief(name)}; expected all, or some of {', '.join(STUDIES)}")
+    if not names and not chosen.list:
+        raise ConfigError(f"nothing is named; expected all, or some of {', '.join(STUDIES)}; --list says what they are")
+    console = Console(highlight=False, markup=False, emoji=False)
+    place = Place(chosen.out, chosen.data)
+    if chosen.list:
+        _list(console, place, names or list(STUDIES), chosen)
+        return
+    rows = [row for name in names for row in STUDIES[name].rows(chosen.seeds, chosen.fraction)]
+    if chosen.make_runs:
+        make(place.jobs(rows), chosen.jobs, chosen.ray, console)
+    for name in names:
+        written = STUDIES[name].write(place, chosen.seeds, chosen.fraction)
+        if not written:
+            raise DataError(f"{chosen.out} has too few runs for {name}; leave --no-make-runs out, or see --fraction")
+        for path in written:
+            console.print(f"wrote {printable(str(path))}", soft_wrap=True)
+
+
+def _list(console: Console, place: Place, names: list[str], chosen: Arguments) -> None:
+    """What there is, how many of its runs are missing, and how long they would take here."""
+    slowness = costs.slowness()
+    table = Table("name", "what", "runs", "missing", "time left")
+    for name in names:
+        jobs = place.jobs(STUDIES[name].rows(chosen.seeds, chosen.fraction))
+        missing = [job for job in jobs if finished(job) is None]
+        seconds = slowness * sum(costs.seconds(job.preset, job.config) for job in missing)
+        # Two networks keep two cores busy, and two runs at once do as well.
+        left = costs.duration(seconds / min(cores(), 2 * chosen.jobs)) if missing else "-"
+        table.add_row(name, STUDIES[name].what, str(len(jobs)), str(len(missing)), left)
+    console.print(table)
+    many = f"{chosen.seeds} seeds" if chosen.seeds > 1 else "one seed"
+    part = "whole streams" if chosen.fraction == 1 else f"{100 * chosen.fraction:g} % of every task"
+    console.print(f"{many}, {part}, {chosen.jobs} at a time, on {cores()} cores; what is shared is made once")

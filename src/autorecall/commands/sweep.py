@@ -1,0 +1,159 @@
+"""`autorecall sweep`: a grid of runs, presets × seeds × values, several at a time."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import product
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from ..checks import brief
+from ..errors import ConfigError
+from ..presets import PRESETS, preset
+from ..runs.names import run_folder
+from . import run as run_command
+from .many import finished, make
+from .rows import Run, grouped, print_rows
+from .text import printable
+from .words import harmless
+from .worker import Job
+
+MOST_RUNS = 10_000
+OWN = {"--seeds": True, "--set": True, "--jobs": True, "--ray": True, "--best": False, "-h": False, "--help": False}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Make a grid of runs: every PRESET with every seed and every combination of values, then print their table.
+
+    PRESETS are rows of `autorecall list`; 'mnist/*' names all that match. Any option of `autorecall run` can be given
+    and holds for all runs. Runs that have finished are not made again, and an interrupted sweep goes on where it was
+    when the same command is given again.
+
+    autorecall sweep mnist/naive mnist/arm --seeds 5 --jobs 2
+    autorecall sweep mnist/arm --set learner.diversity=1,4,16 learner.uncertainty=0.1,1 --split val --best
+    """
+
+    presets: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PRESET…")]
+    """The rows to run."""
+
+    seeds: int = 1
+    """How many seeds: 5 means 0 to 4."""
+
+    set: tuple[str, ...] = ()
+    """Values to try, as option=value,value…; several of these make a grid. A value of several words is written with
+    spaces: --set 'network.hidden=400 400,100'."""
+
+    jobs: int = 1
+    """Runs to make at the same time; they share the cores."""
+
+    ray: str | None = None
+    """Make them on the Ray cluster at this address instead, or on this machine's own with "local"."""
+
+    best: bool = False
+    """Name the settings with the highest accuracy; only with --split val, so that nothing is chosen on test images."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse, make, print."""
+    own, passed_on = _split(arguments)
+    with harmless(arguments):
+        chosen = tyro.cli(Arguments, prog="autorecall sweep", args=own)
+    jobs = list(_jobs(chosen, passed_on))
+    if chosen.best and any(job.config.split != "val" for job in jobs):
+        raise ConfigError("--best would choose on test images; add --split val")
+    console = Console(highlight=False, markup=False, emoji=False)
+    make(jobs, chosen.jobs, chosen.ray, console)
+    runs = []
+    for job in jobs:
+        result = finished(job)
+        assert result is not None
+        runs.append(Run(Path(job.folder), job.config, result))
+    print_rows(runs)
+    if chosen.best:
+        name, group = max(grouped(runs).items(), key=lambda row: statistics.fmean(r.result.accuracy for r in row[1]))
+        accuracy = statistics.fmean(run.result.accuracy for run in group)
+        console.print(f"best: {printable(name)} with {accuracy:.1f} % on the validation images", soft_wrap=True)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of the sweep itself, and those for every run."""
+    own: list[str] = []
+    passed_on: list[str] = []
+    target = own  # presets come first
+    for word in arguments:
+        if word.startswith("-") and not _is_number(word):
+            target = own if word.split("=")[0] in OWN else passed_on
+        target.append(word)
+        if target is own and word in OWN and not OWN[word]:
+            target = own
+    return own, passed_on
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
+    if not 1 <= chosen.seeds <= MOST_RUNS:
+        raise ConfigError(f"seeds is {chosen.seeds}; expected 1 to {MOST_RUNS:,}, where 5 means 0 to 4")
+    for word in ("--config", "--fresh"):
+        if any(given.split("=")[0] == word for given in passed_on):
+            raise ConfigError(f"{word} is for a single run; give it to `autorecall run`")
+    grid = [_values(text) for text in chosen.set]
+    seeded = any(name == "seed" for name, _ in grid) or any(word.split("=")[0] == "--seed" for word in passed_on)
+    if seeded and chosen.seeds > 1:
+        raise ConfigError("both --seeds and seed are given; expected one of them")
+    combinations = list(product(*([(name, value) for value in values] for name, values in grid)))
+    names = list(_named(chosen.presets))
+    if len(names) * len(combinations) * chosen.seeds > MOST_RUNS:
+        raise ConfigError(
+            f"{len(names)} presets, {len(combinations)} settings and {chosen.seeds} seeds are more than {MOST_RUNS:,} "
+            "runs; choose fewer"
+        )
+    given: dict[str, Job] = {}
+    for name, settings in product(names, combinations):
+        words = [word for option, value in settings for word in (f"--{option}", *value.split())]
+        parsed = run_command.parse([name, *passed_on, *words])
+        for number in range(chosen.seeds):
+            config = parsed.run if seeded else replace(parsed.run, seed=number)
+            folder = str(run_folder(parsed.out, name, config))
+            place = None if parsed.data is None else str(parsed.data)
+            job = Job(name, config, folder, place, parsed.keep_learner)
+            if given.setdefault(folder, job) is not job:
+                raise ConfigError(f"two of these runs would go to {folder}; leave one of them out")
+    yield from given.values()
+
+
+def _named(patterns: Sequence[str]) -> Iterator[str]:
+    if not patterns:
+        raise ConfigError("no preset is given; expected some of `autorecall list`, such as mnist/arm or 'mnist/*'")
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        names = [name for name in PRESETS if fnmatchcase(name, pattern)]
+        if not names:
+            preset(pattern)  # says that there is none
+        found |= dict.fromkeys(names)
+    yield from found
+
+
+def _values(text: str) -> tuple[str, list[str]]:
+    """The name and the values of `name=value,value`."""
+    name, equals, rest = text.partition("=")
+    values = [value.strip() for value in rest.split(",")]
+    name = name.strip().removeprefix("--")
+    if not equals or not name or not all(values):
+        raise ConfigError(f"--set has {brief(text)}; expected option=value,value such as learner.diversity=1,4,16")
+    if len(set(values)) < len(values):
+        raise ConfigError(f"--set has {brief(text)} with a value twice; leave one out")
+    return name, values

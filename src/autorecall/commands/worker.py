@@ -1,0 +1,159 @@
+"""A process that makes runs for `autorecall sweep`: jobs come as lines of JSON, what happens goes back the same way.
+
+It stops when it is told to by a signal, and when the process that gave it jobs is gone; runs are saved then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from torch import Tensor
+
+from .. import data
+from ..config import RunConfig
+from ..errors import AutorecallError, InterruptedRunError
+from ..recall.batch import Recalled
+from ..runs.folder import LEARNER
+from ..runs.loop import Observer
+from ..runs.result import Result, read_result
+from ..runs.run import run
+from ..storage.schema import decode, to_json
+from .memory import keep_freed_memory
+from .signals import Stop, watched
+
+SECONDS = 0.5  # between two reports of how far a run is
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to make."""
+
+    preset: str
+    config: RunConfig
+    folder: str
+    data: str | None = None
+    """The folder of the data, if one was named."""
+    keep_learner: bool = False
+    draw_curve: bool = False
+    """Whether the curve of accuracy is wanted, which runs of earlier versions do not have."""
+
+    def lacks(self, result: Result) -> bool:
+        """Whether a finished run was made without something that is wanted."""
+        learner = self.keep_learner and not (Path(self.folder) / LEARNER).exists()
+        return learner or (self.draw_curve and not result.curve)
+
+
+def write_job(job: Job) -> str:
+    """A job as a line of text."""
+    return json.dumps(to_json(job))
+
+
+def read_job(line: str) -> Job:
+    """A job from what `write_job` wrote."""
+    job = decode(Job, json.loads(line), "job")
+    assert isinstance(job, Job)
+    return job
+
+
+class Reporter(Observer):
+    """Says how far a run is, as lines of JSON."""
+
+    def __init__(self, job: Job, classes: tuple[str, ...], stop: Stop) -> None:
+        self._job, self._classes, self._stop = job, classes, stop
+        self._said = 0.0
+
+    def say(self, **event: object) -> None:
+        """One line; if nobody listens any more, the run is saved and left."""
+        try:
+            print(json.dumps(event), file=sys.__stdout__, flush=True)
+        except OSError:
+            self._stop.signal = self._stop.signal or 1
+
+    def resumed(self, step: int, steps: int) -> None:
+        """The first word about a run that goes on."""
+        self.say(step=step, steps=steps, resumed=True)
+
+    def warned(self, sentence: str) -> None:
+        """Pass it on."""
+        self.say(warned=sentence)
+
+    def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
+        """Now and then."""
+        if time.monotonic() - self._said >= SECONDS or step == steps:
+            self._said = time.monotonic()
+            self.say(step=step, steps=steps)
+
+    def recalled(self, x: Tensor, recalled: Recalled, targets: Tensor) -> None:
+        """Draw the last recalled batch, as `autorecall run` does."""
+        from .pictures import draw_recalled
+
+        draw_recalled(Path(self._job.folder) / "recalled.png", x, recalled, targets, self._classes)
+
+
+@lru_cache(maxsize=1)  # the next job is most likely on the same data
+def _loaded(name: str, folder: str | None, image_size: int | None) -> data.Dataset:
+    place = None if folder is None or name == "mnist" else Path(folder)
+    return data.load(name, place, image_size)
+
+
+def do(job: Job, stop: Stop) -> None:
+    """Make one run, and say how it ended."""
+    config = job.config
+    try:
+        dataset = _loaded(config.dataset, job.data, config.image_size)
+        reporter = Reporter(job, dataset.classes, stop)
+        folder = Path(job.folder)
+        again = (folder / "result.json").exists() and job.lacks(read_result(folder / "result.json"))
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: reporter.warned(str(message))
+            run(job.preset, config, dataset, folder, reporter, again, stop, job.keep_learner)
+        reporter.say(finished=True)
+    except InterruptedRunError:
+        Reporter(job, (), stop).say(interrupted=True)
+    except AutorecallError as error:
+        Reporter(job, (), stop).say(failed=str(error))
+
+
+def main() -> None:
+    """Do jobs until there are no more."""
+    stdout = sys.__stdout__
+    assert stdout is not None
+    sys.stdout = sys.stderr  # only what is said on purpose may go to the other side
+    keep_freed_memory()
+    jobs: list[str] = []
+    changed = threading.Condition()
+    with watched() as stop:
+
+        def listen() -> None:
+            for line in sys.stdin:
+                with changed:
+                    jobs.append(line)
+                    changed.notify()
+            with changed:  # the other side is gone, or has no more
+                jobs.append("")
+                stop.signal = stop.signal or 1
+                changed.notify()
+
+        threading.Thread(target=listen, daemon=True).start()
+        while not stop():
+            with changed:
+                while not jobs and not stop():
+                    changed.wait(SECONDS)
+            if jobs and jobs[0]:
+                do(read_job(jobs.pop(0)), stop)
+            elif jobs:
+                break
+    os._exit(0)  # the thread still reads
+
+
+if __name__ == "__main__":
+    main()

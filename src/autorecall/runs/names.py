@@ -1,0 +1,62 @@
+"""The folder that a run gets: OUT/<dataset>/<method>+<what differs from the preset>/seed-<N>."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..config import RunConfig
+from ..errors import AutorecallError
+from ..presets import PRESETS, changes
+from ..storage.schema import names_of_fields
+from .folder import read_config
+
+LONGEST = 100  # characters of a name; more becomes a checksum
+NO_QUOTING = re.compile(r"[^A-Za-z0-9_.,-]+")
+
+
+def run_folder(out: Path, preset: str, config: RunConfig) -> Path:
+    """Where a run goes. One that earlier versions put into the folder of the unchanged preset is found there."""
+    method, seed = preset.split("/")[1], f"seed-{config.seed}"
+    folder, before = out / config.dataset / _named(method, preset, config) / seed, out / config.dataset / method / seed
+    return before if folder != before and not folder.exists() and _holds(before, preset, config) else folder
+
+
+def _named(method: str, preset: str, config: RunConfig) -> str:
+    """The method and every setting that differs from the preset, in letters that no shell treats specially."""
+    if preset not in PRESETS:
+        return method
+    changed = changes(config, PRESETS[preset].config)
+    changed.pop("dataset", None)  # a folder of its own
+    short = _short_names(names_of_fields(config))
+    parts = [f"{short[name]}={_written(value)}" for name, value in changed.items()]
+    name = "+".join([method, *parts])
+    if len(name) > LONGEST:
+        checksum = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name[: LONGEST - 9]}+{checksum}"
+    return name
+
+
+def _short_names(names: Iterable[str]) -> dict[str, str]:
+    """The last word of each name, if no other ends alike."""
+    names = list(names)
+    last = [name.rsplit(".", 1)[-1] for name in names]
+    return {name: end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)}
+
+
+def _written(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(_written, value)) or "none"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return NO_QUOTING.sub("-", str(value))
+
+
+def _holds(folder: Path, preset: str, config: RunConfig) -> bool:
+    try:
+        stored_preset, stored = read_config(folder / "config.json")
+    except AutorecallError:
+        return False
+    return stored_preset == preset and not changes(config, stored) and not changes(stored, config)
