@@ -48,6 +48,10 @@ class DivergedError(AutorecallError):
         super().__init__(f"{term} became {value}; {advice}")
 
 
+class InUseError(AutorecallError):
+    """A run folder that another process holds."""
+
+
 class WriteError(AutorecallError):
     """A file that could not be written, e.g. on a full disk."""
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..errors import StoppedError
-from .worker import Job, write_job
+from .worker import Job, Report, write_job
 
 ATTEMPTS = 3  # at a run whose workers die without getting further
 PATIENCE = 0.2  # seconds between two looks at whether to stop
@@ -36,6 +36,16 @@ class Progress:
     why: str = ""
     deaths: int = 0
     step_at_death: int = -1
+
+    def hear(self, event: Report) -> str:
+        """Take note of what happened, and return the sentence that is to be passed on, if any."""
+        if "step" in event:
+            self.state = "running"
+            self.step, self.steps = int(str(event["step"])), int(str(event["steps"]))
+        for state in ("finished", "interrupted", "failed"):
+            if state in event:
+                self.state, self.why = state, str(event[state]) if state == "failed" else ""
+        return str(event.get("warned", ""))
 
 
 @dataclass
@@ -124,13 +134,7 @@ class Crew:
             return
         if progress is None:
             return
-        event = json.loads(line)
-        if "step" in event:
-            progress.step, progress.steps = event["step"], event["steps"]
-        for state in ("finished", "interrupted", "failed"):
-            if state in event:
-                progress.state, progress.why = state, str(event[state]) if state == "failed" else ""
-        self._told(progress, event.get("warned", ""))
+        self._told(progress, progress.hear(json.loads(line)))
         if progress.state != "running":
             if stopping:
                 worker.progress = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -24,6 +25,9 @@ from .crew import Progress as Made
 from .signals import watched
 from .text import complain, printable
 from .worker import Job
+
+if TYPE_CHECKING:
+    from ..integrations.ray import RayCrew
 
 MOST_JOBS = 1024
 
@@ -65,12 +69,12 @@ def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console)
         console.print(f"{len(wanted) - len(missing)} of {len(wanted)} runs have already finished")
     if not missing:
         return
-    shared = max(1, cores() // at_once)
-    missing = [replace(job, config=_with_threads(job, None if ray else shared)) for job in missing]
+    shared = 1 if ray else max(1, cores() // at_once)
+    missing = [replace(job, config=_with_threads(job, shared)) for job in missing]
     for job in {job.config.dataset: job for job in missing}.values():  # downloaded once, and refused before any run
         _check_data(job)
     with watched() as stop, _Display(console, missing) as display:
-        crew: Crew
+        crew: Crew | RayCrew
         if ray is None:
             crew = Crew(missing, at_once, display.told)
         else:
@@ -90,7 +94,7 @@ def _check_data(job: Job) -> None:
     data.load(config.dataset, place, config.image_size, progress=True)
 
 
-def _with_threads(job: Job, shared: int | None) -> RunConfig:
+def _with_threads(job: Job, shared: int) -> RunConfig:
     """The threads that were asked for; those that an unfinished run began with; or a share of the cores."""
     if job.config.threads is not None:
         return job.config
@@ -105,11 +109,12 @@ class _Display:
 
     def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
         self._console = console
-        self._weights = {job.folder: costs.seconds(job.preset, job.config) for job in jobs}
+        self._weights = {os.path.relpath(job.folder): costs.seconds(job.preset, job.config) for job in jobs}
         self._done: dict[str, float] = dict.fromkeys(self._weights, 0.0)
         self._ended = 0
         self._lines: dict[str, TaskID] = {}
-        self._common = os.path.commonpath(list(self._weights)) if len(jobs) > 1 else str(Path(jobs[0].folder).parent)
+        parents = [str(Path(folder).parent) for folder in self._weights]
+        self._common = os.path.commonpath(parents) if len(set(parents)) > 1 else str(Path(parents[0]).parent)
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -125,7 +130,7 @@ class _Display:
         """Something happened to a run."""
         if sentence:
             complain(sentence)
-        folder = made.job.folder
+        folder = os.path.relpath(made.job.folder)
         share = 1.0 if made.state in ("finished", "failed") else made.step / made.steps if made.steps else 0.0
         self._done[folder] = share * self._weights[folder]
         name = printable(os.path.relpath(folder, self._common))

@@ -11,16 +11,17 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 from torch import Tensor
 
 from .. import data
 from ..config import RunConfig
-from ..errors import AutorecallError, InterruptedRunError
+from ..errors import AutorecallError, InterruptedRunError, InUseError
 from ..recall.batch import Recalled
 from ..runs.folder import LEARNER
 from ..runs.loop import Observer
@@ -64,33 +65,31 @@ def read_job(line: str) -> Job:
     return job
 
 
+Report: TypeAlias = dict[str, object]
+"""What happened to a run: how far it is (step of steps), a sentence (warned), or how it ended (finished, interrupted,
+failed)."""
+
+
 class Reporter(Observer):
-    """Says how far a run is, as lines of JSON."""
+    """Reports how far a run is."""
 
-    def __init__(self, job: Job, classes: tuple[str, ...], stop: Stop) -> None:
-        self._job, self._classes, self._stop = job, classes, stop
+    def __init__(self, job: Job, classes: tuple[str, ...], say: Callable[[Report], None]) -> None:
+        self._job, self._classes, self._say = job, classes, say
         self._said = 0.0
-
-    def say(self, **event: object) -> None:
-        """One line; if nobody listens any more, the run is saved and left."""
-        try:
-            print(json.dumps(event), file=sys.__stdout__, flush=True)
-        except OSError:
-            self._stop.signal = self._stop.signal or 1
 
     def resumed(self, step: int, steps: int) -> None:
         """The first word about a run that goes on."""
-        self.say(step=step, steps=steps, resumed=True)
+        self._say({"step": step, "steps": steps})
 
     def warned(self, sentence: str) -> None:
         """Pass it on."""
-        self.say(warned=sentence)
+        self._say({"warned": sentence})
 
     def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
         """Now and then."""
         if time.monotonic() - self._said >= SECONDS or step == steps:
             self._said = time.monotonic()
-            self.say(step=step, steps=steps)
+            self._say({"step": step, "steps": steps})
 
     def recalled(self, x: Tensor, recalled: Recalled, targets: Tensor) -> None:
         """Draw the last recalled batch, as `autorecall run` does."""
@@ -105,22 +104,24 @@ def _loaded(name: str, folder: str | None, image_size: int | None) -> data.Datas
     return data.load(name, place, image_size)
 
 
-def do(job: Job, stop: Stop) -> None:
-    """Make one run, and say how it ended."""
+def do(job: Job, say: Callable[[Report], None], stop: Stop) -> None:
+    """Make one run, and say how it ended; a folder that another process holds is an InUseError."""
     config = job.config
     try:
         dataset = _loaded(config.dataset, job.data, config.image_size)
-        reporter = Reporter(job, dataset.classes, stop)
+        reporter = Reporter(job, dataset.classes, say)
         folder = Path(job.folder)
         again = (folder / "result.json").exists() and job.lacks(read_result(folder / "result.json"))
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: reporter.warned(str(message))
             run(job.preset, config, dataset, folder, reporter, again, stop, job.keep_learner)
-        reporter.say(finished=True)
+        say({"finished": True})
     except InterruptedRunError:
-        Reporter(job, (), stop).say(interrupted=True)
+        say({"interrupted": True})
+    except InUseError:
+        raise
     except AutorecallError as error:
-        Reporter(job, (), stop).say(failed=str(error))
+        say({"failed": str(error)})
 
 
 def main() -> None:
@@ -143,13 +144,22 @@ def main() -> None:
                 stop.signal = stop.signal or 1
                 changed.notify()
 
+        def say(event: Report) -> None:
+            try:
+                print(json.dumps(event), file=stdout, flush=True)
+            except OSError:  # nobody listens any more
+                stop.signal = stop.signal or 1
+
         threading.Thread(target=listen, daemon=True).start()
         while not stop():
             with changed:
                 while not jobs and not stop():
                     changed.wait(SECONDS)
             if jobs and jobs[0]:
-                do(read_job(jobs.pop(0)), stop)
+                try:
+                    do(read_job(jobs.pop(0)), say, stop)
+                except InUseError as error:
+                    say({"failed": str(error)})
             elif jobs:
                 break
     os._exit(0)  # the thread still reads

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..errors import AutorecallError, ConfigError, WriteError
+from ..errors import AutorecallError, ConfigError, InUseError, WriteError
 from ..storage.files import make_folder, move_aside
 
 if sys.platform != "win32":
@@ -74,7 +74,7 @@ class Lock:
             except BlockingIOError as error:
                 owner = os.pread(file, 300, 0).decode(errors="replace").strip()
                 os.close(file)
-                raise AutorecallError(
+                raise InUseError(
                     f"{self._folder} is in use by process {owner or '(starting)'}; wait for it or choose another folder"
                 ) from error
             except BaseException:

@@ -216,7 +216,7 @@ def _value(measured: Correlations, layer: str, kind: str, with_class: str) -> Co
 def _table(dataset: str, measured: Correlations) -> Table:
     lines = [[layer, *_cells(dataset, measured, layer)] for layer in _layers(measured)]
     columns = [f"{kind}, {with_class}" for kind in KINDS for with_class in CLASSES]
-    header = ["layer", *(word for column in columns for word in (column, "paper"))]
+    header = ["layer", *(word for column in columns for word in (column, f"{column}, published"))]
     title = f"Correlation of the gradients of {measured.images:,} recalled and real images, {DATASETS[dataset]}"
     notes = ["Mean ± standard deviation over recalled images. Hard or soft: the targets of the recalled images."]
     return Table(title, header, lines, notes)

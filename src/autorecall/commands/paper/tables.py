@@ -16,7 +16,8 @@ from .table import Cell, Figure, Table
 
 LABELS = {"icarl": "iCaRL (5 iter)", "gem": "GEM", "lwf": "Distill (LwF)", "slda": "Streaming LDA (not in the paper)"}
 OUTSIDE = "* The mean lies outside the published mean ± spread."
-SPREADS = "Measured: mean ± standard deviation over seeds, in percent. What the paper's ± is differs by row (docs)."
+SPREADS = "Mean ± standard deviation over seeds, in percent; what ± means in the paper differs from row to row."
+_COMPARED = ("accuracy", "published accuracy", "forgetting", "published forgetting")
 MEMORY = "Memory: what is kept besides the network that is trained; 1 MB is 10⁶ bytes."
 
 
@@ -41,19 +42,7 @@ class MainTable(Study):
                 lines.append(self._line(row, runs))
         if not lines:
             return []
-        header = (
-            "method",
-            "images",
-            "MB",
-            "parameters",
-            "MB",
-            "M",
-            "seeds",
-            "accuracy",
-            "paper",
-            "forgetting",
-            "paper",
-        )
+        header = ("method", "images", "their MB", "parameters", "MB", "M", "seeds", *_COMPARED)
         part = "" if fraction == 1 else f", the first {100 * fraction:g} % of every task"
         notes = [f"† Stationary: all classes mixed. Chance is {self._chance:g} %.", MEMORY, SPREADS]
         if any(isinstance(cell, Figure) and cell.marked for line in lines for cell in line):
@@ -103,7 +92,7 @@ class Distillation(Study):
                 values = [run.result.accuracy for run in found.get(name, [])]
                 line += _beside(values, published, "accuracy", fraction == 1)
             lines.append(line)
-        header = ["", *(word for method, _ in self._METHODS for word in (method, "paper"))]
+        header = ["", *(word for method, _ in self._METHODS for word in (method, f"{method}, published"))]
         return write_table(
             place, self.name, fraction, Table(_part("Accuracy on CIFAR10", fraction), header, lines, [SPREADS])
         )
@@ -165,7 +154,7 @@ class Ablation(Study):
                     _printed(published, "forgetting"),
                 ]
             )
-        header = ("", "seeds", "accuracy", "change", "paper", "its change", "forgetting", "paper")
+        header = ("", "seeds", "accuracy", "change", "published accuracy", "published change", *_COMPARED[2:])
         notes = ["Change: difference of the mean accuracy from the baseline's, in points.", SPREADS]
         title = _part("Ablation of ARM on CIFAR10", fraction)
         return write_table(place, self.name, fraction, Table(title, header, lines, notes))
@@ -235,7 +224,7 @@ def _replayed(learner: LearnerConfig) -> Cell:
         if hasattr(learner, name) and learner.method not in ("icarl", "gem"):
             return int(getattr(learner, name))
     groups = getattr(learner, "groups", None)
-    return 10 * int(groups) if groups is not None else "-" if learner.method in ("icarl", "gem", "slda") else 0
+    return 10 * int(groups) if groups is not None else 0 if learner.method == "naive" else "-"
 
 
 def _beside(values: Sequence[float], published: Published | None, what: str, comparable: bool) -> list[Cell]:

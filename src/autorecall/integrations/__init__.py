@@ -1,0 +1,1 @@
+"""Where autorecall meets other libraries; each is imported only when it is used."""
