@@ -45,7 +45,7 @@ class Accuracy(Study):
         axes = figure.subplots(len(shown), 2, squeeze=False, sharey=True)
         for line, dataset in zip(axes, shown, strict=True):
             for ax, method, words in zip(line, ("naive", "arm"), ("without recall", "with recall (ARM)"), strict=True):
-                draw_accuracy(ax, found[f"{dataset}/{method}"])
+                draw_accuracy(ax, found[f"{dataset}/{method}"], legend=method == "arm")
                 ax.set_title(f"{DATASETS[dataset]}, {words}", fontsize=10)
             line[0].set_ylabel("accuracy in %")
         for ax in axes[-1]:
@@ -170,7 +170,7 @@ def with_curves(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.result.curve]
 
 
-def draw_accuracy(ax: Axes, runs: Sequence[Run]) -> None:
+def draw_accuracy(ax: Axes, runs: Sequence[Run], legend: bool = True) -> None:
     """A line for each task: the mean over runs."""
     steps = [point.step for point in runs[0].result.curve]
     accuracies = np.mean([[point.accuracies for point in run.result.curve] for run in runs], axis=0)
@@ -185,7 +185,9 @@ def draw_accuracy(ax: Axes, runs: Sequence[Run]) -> None:
     ax.grid(axis="x", visible=False)
     shown = range(tasks) if tasks <= 7 else (0, tasks // 2, tasks - 1)
     handles = ax.get_lines()
-    ax.legend([handles[task] for task in shown], [f"task {task + 1}" for task in shown], fontsize=8, loc="upper right")
+    if legend:
+        words = [f"task {task + 1}" for task in shown]
+        ax.legend([handles[task] for task in shown], words, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def draw_history(ax: Axes, run: Run) -> AxesImage:

@@ -3,7 +3,9 @@
 For each recalled image, the gradient of its loss is compared with that of two real images, one of the class that it
 started from (originator) and one of the class that the teacher sees in it (target): the dot product of both,
 normalised, for each parameter tensor. A layer's figure is the mean over its tensors; mean and standard deviation are
-over images. The network is that of the end of the run, in eval mode, and does not change.
+over images. The network is that of the end of the run, in eval mode, and does not change. Recall starts from images of
+all tasks: the paper does not say which, and with those of the last task alone, soft targets correlate with the
+originator class far more negatively than it prints.
 """
 
 from __future__ import annotations
@@ -142,7 +144,7 @@ def correlations(end: Kept, count: int) -> Correlations:
     layers = layers_of(network)
     products: dict[tuple[str, str], list[list[float]]] = {(kind, c): [] for kind in KINDS for c in CLASSES}
     done = 0
-    for samples in end.recall(count):
+    for samples in end.recall(count, end.stream.tasks):
         with evaluating(network):
             for image, target, label in zip(samples.images, samples.targets, samples.labels, strict=True):
                 chosen = int(target.argmax())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from ...learners.shared.saving import load
 from ...recall.batch import Recalled
 from ...runs.folder import LEARNER
 from ...runs.run import build_learner
-from ...stream import Indices, Stream, as_batch
+from ...stream import Indices, Stream, Task, as_batch
 from ...torch_state import own_random_state
 from ..rows import Run
 from .study import Place, Row
@@ -45,15 +45,15 @@ class Kept:
     dataset: Dataset
     stream: Stream
 
-    def recall(self, count: int, seed: int = 0) -> Iterator[Samples]:
-        """What batches of the last task recall, as if each came at the end of the run, until there are `count`."""
+    def recall(self, count: int, tasks: Sequence[Task], seed: int = 0) -> Iterator[Samples]:
+        """What batches of images of these tasks recall, each as if it came last, until there are `count`."""
         state = copy.deepcopy(self.learner.state_dict())
-        task = self.stream[-1]
-        order = np.random.default_rng(seed).permutation(task.order)
-        for start in range(0, len(order), task.batch_size):
+        size = self.stream[-1].batch_size
+        order = np.random.default_rng(seed).permutation(np.concatenate([task.order for task in tasks]))
+        for start in range(0, len(order), size):
             if count <= 0:
                 return
-            found = self._recalled_by(order[start : start + task.batch_size])
+            found = self._recalled_by(order[start : start + size])
             self.learner.load_state_dict(state)
             yield Samples(*(part[:count] for part in found))
             count -= len(found[0])

@@ -65,7 +65,7 @@ class RecalledImages(Study):
 
 def _few(end: Kept) -> dict[str, Tensor]:
     """Ten images as bytes, clipped to [0, 1]."""
-    samples = next(end.recall(IMAGES))
+    samples = next(end.recall(IMAGES, end.stream.tasks[-1:]))
 
     def as_bytes(images: Tensor) -> Tensor:
         return (255 * images.clamp(0, 1)).round().to(torch.uint8)
