@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> None:
     if chosen.list:
         _list(console, place, names or list(STUDIES), chosen)
         return
-    rows = [row for name in names for row in STUDIES[name].rows(chosen.seeds, chosen.fraction)]
+    rows = [row for name in names for row in STUDIES[name].wanted(place, chosen.seeds, chosen.fraction)]
     if chosen.make_runs:
         make(place.jobs(rows), chosen.jobs, chosen.ray, console)
     for name in names:
@@ -99,7 +99,7 @@ def _list(console: Console, place: Place, names: list[str], chosen: Arguments) -
     slowness = costs.slowness()
     table = Table("name", "what", "runs", "missing", "time left")
     for name in names:
-        jobs = place.jobs(STUDIES[name].rows(chosen.seeds, chosen.fraction))
+        jobs = place.jobs(STUDIES[name].wanted(place, chosen.seeds, chosen.fraction))
         missing = [job for job in jobs if finished(job) is None]
         seconds = slowness * sum(costs.seconds(job.preset, job.config) for job in missing)
         # Two networks keep two cores busy, and two runs at once do as well.

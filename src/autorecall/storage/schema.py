@@ -122,6 +122,13 @@ def json_differences(values: Mapping[str, object], other: Mapping[str, object]) 
     return {name: value for name, value in mine.items() if name not in theirs or theirs[name] != value}
 
 
+def field_of(config: object, name: str) -> object:
+    """The value of the field of this command-line name."""
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
+
+
 def with_field(config: Kind, name: str, value: object) -> Kind:
     """The config with the field of this command-line name changed, such as learner.lag.every."""
     first, _, rest = name.partition(".")

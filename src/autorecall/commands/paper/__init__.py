@@ -6,7 +6,7 @@ from .figures import Accuracy, Diversity, History, Suppressed
 from .gradients import Gradients
 from .recalled import RecalledImages
 from .study import Study
-from .tables import Ablation, Distillation, MainTable, Selection
+from .tables import Ablation, Choices, Distillation, MainTable, PublishedOrder, Selection
 
 STUDIES: dict[str, Study] = {
     study.name: study
@@ -23,5 +23,7 @@ STUDIES: dict[str, Study] = {
         Diversity(),
         Suppressed(),
         Selection(),
+        PublishedOrder(),
+        Choices(),
     )
 }

@@ -50,7 +50,7 @@ class Accuracy(Study):
             line[0].set_ylabel("accuracy in %")
         for ax in axes[-1]:
             ax.set_xlabel("step")
-        return drawing.save(figure, place.file(self.name, fraction, "png").with_suffix(""))
+        return drawing.save(figure, place.stem(self.name, fraction))
 
 
 class History(Study):
@@ -79,7 +79,7 @@ class History(Study):
             ax.set_title(row.label, fontsize=10)
         label_classes(axes[0])
         figure.colorbar(image, ax=list(axes), label="share of the recalled images", shrink=0.9)
-        return drawing.save(figure, place.file(self.name, fraction, "png").with_suffix(""))
+        return drawing.save(figure, place.stem(self.name, fraction))
 
 
 class Suppressed(Study):
@@ -109,7 +109,7 @@ class Suppressed(Study):
             for ax in line:
                 ax.set_title(row.label, fontsize=10)
                 ax.set_xlabel("step")
-        return drawing.save(figure, place.file(self.name, fraction, "png").with_suffix(""))
+        return drawing.save(figure, place.stem(self.name, fraction))
 
 
 class Diversity(Study):
@@ -161,7 +161,7 @@ class Diversity(Study):
             lines += [[DATASETS[dataset], f"{weight:g}", value] for weight, value in points]
         axes[0].set_ylabel("accuracy in %")
         table = Table("Accuracy of ARM against λ3", ("dataset", "λ3", "accuracy"), lines)
-        drawn = drawing.save(figure, place.file(self.name, fraction, "png").with_suffix(""))
+        drawn = drawing.save(figure, place.stem(self.name, fraction))
         return drawn + write_table(place, self.name, fraction, table)
 
 

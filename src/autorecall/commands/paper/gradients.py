@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...learners.shared.modes import evaluating
-from ...storage.files import read_json, write_json
+from ...storage.files import make_folder, read_json, write_json
 from ...storage.schema import decode
 from ...stream import as_batch
 from . import drawing
@@ -92,14 +92,22 @@ class Gradients(Study):
         """One run of ARM on each dataset, whose learner is kept."""
         return [Row.of(dataset, f"{dataset}/arm", 1, fraction, keep_learner=True) for dataset in DATASETS]
 
+    def wanted(self, place: Place, seeds: int, fraction: float) -> list[Row]:
+        """Those whose numbers are not there yet."""
+        return [row for row in self.rows(seeds, fraction) if not self._numbers(place, row, fraction).exists()]
+
+    def _numbers(self, place: Place, row: Row, fraction: float) -> Path:
+        return place.file(f"gradients-{row.label}", fraction, "json")
+
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
-        """Measured, or read again if the learner is no longer there; then as tables and a figure."""
+        """Measured, unless its numbers are there; then as tables and a figure."""
         written: list[Path] = []
         found: dict[str, Correlations] = {}
         for row in self.rows(seeds, fraction):
-            numbers = place.file(f"gradients-{row.label}", fraction, "json")
-            end = kept(place, row)
+            numbers = self._numbers(place, row, fraction)
+            end = None if numbers.exists() else kept(place, row)
             if end is not None:
+                make_folder(numbers.parent)
                 write_json(numbers, asdict(correlations(end, IMAGES)))
             if numbers.exists():
                 read = decode(Correlations, read_json(numbers), "gradients")
@@ -134,7 +142,7 @@ class Gradients(Study):
                 ax.grid(axis="x", visible=False)
             line[0].set_ylabel("correlation of gradients")
         axes[0][0].legend(fontsize=8, loc="upper left")
-        return drawing.save(figure, place.file(self.name, fraction, "png").with_suffix(""))
+        return drawing.save(figure, place.stem(self.name, fraction))
 
 
 def correlations(end: Kept, count: int) -> Correlations:

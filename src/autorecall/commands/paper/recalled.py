@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...data import cifar10
+from ...storage.files import make_folder
 from ...storage.state import tensor
 from ...storage.state_file import read_state, write_state
 from ..pictures import pixels
@@ -30,18 +31,26 @@ class RecalledImages(Study):
         """One run of ARM on each dataset, whose learner is kept."""
         return [Row.of(dataset, f"{dataset}/arm", 1, fraction, keep_learner=True) for dataset in CLASSES]
 
+    def wanted(self, place: Place, seeds: int, fraction: float) -> list[Row]:
+        """Those whose images are not there yet."""
+        return [row for row in self.rows(seeds, fraction) if not self._images(place, row, fraction).exists()]
+
+    def _images(self, place: Place, row: Row, fraction: float) -> Path:
+        return place.file(f"recalled-{row.label}", fraction, "safetensors")
+
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
-        """Recalled again from the kept learner, or read if that is no longer there."""
+        """Recalled once more by the kept learner, unless the images are there."""
         written: list[Path] = []
         for row in self.rows(seeds, fraction):
-            images = place.file(f"recalled-{row.label}", fraction, "safetensors")
-            end = kept(place, row)
+            images = self._images(place, row, fraction)
+            end = None if images.exists() else kept(place, row)
             if end is not None:
+                make_folder(images.parent)
                 write_state(images, _few(end))
             if images.exists():
                 state = read_state(images)
                 parts = [tensor(state[name]) for name in ("real", "recalled", "labels", "targets")]
-                written += [images, *self._draw(images.with_suffix(""), row.label, *parts)]
+                written += [images, *self._draw(place.stem(f"recalled-{row.label}", fraction), row.label, *parts)]
         return written
 
     def _draw(

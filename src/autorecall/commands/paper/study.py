@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...config import RunConfig
 from ...presets import PRESETS
 from ...runs.names import run_folder
-from ...storage.files import write_text
+from ...storage.files import make_folder, write_text
 from ...storage.schema import with_field
 from ..many import finished
 from ..rows import Run
@@ -61,6 +61,8 @@ class Place:
 
     out: Path
     data: Path | None = None
+    into: Path | None = None
+    """Where tables and figures go, if not to `out`/paper."""
 
     def job(self, row: Row, config: RunConfig) -> Job:
         """The run of one seed."""
@@ -95,9 +97,13 @@ class Place:
     def file(self, name: str, fraction: float, kind: str) -> Path:
         """A file of a study; a shortened one has another name."""
         short = "" if fraction == 1 else f"+fraction={fraction:g}"
-        folder = self.out / "paper"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{name}{short}.{kind}"
+        return (self.into or self.out / "paper") / f"{name}{short}.{kind}"
+
+    def stem(self, name: str, fraction: float) -> Path:
+        """The files of a figure or table without their endings, in a folder that there is."""
+        path = self.file(name, fraction, "md")
+        make_folder(path.parent)
+        return path.with_name(path.name.removesuffix(".md"))
 
 
 class Study(ABC):
@@ -111,6 +117,10 @@ class Study(ABC):
     def rows(self, seeds: int, fraction: float) -> list[Row]:
         """The runs that it needs."""
 
+    def wanted(self, place: Place, seeds: int, fraction: float) -> list[Row]:
+        """Those whose runs are needed now; a study that keeps what it found does not need them again."""
+        return self.rows(seeds, fraction)
+
     @abstractmethod
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """Write it from the runs that there are, and return the files; none if there are too few runs."""
@@ -120,7 +130,8 @@ def write_table(place: Place, name: str, fraction: float, table: Table) -> list[
     """A table in all its formats."""
     written = []
     for kind, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
-        path = place.file(name, fraction, kind)
+        stem = place.stem(name, fraction)
+        path = stem.with_name(f"{stem.name}.{kind}")
         write_text(path, text)
         written.append(path)
     return written

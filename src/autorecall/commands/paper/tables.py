@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from ...learners.base import LearnerConfig
 from ...presets import PRESETS, Published
-from ...storage.schema import differences
+from ...storage.schema import differences, field_of
 from ..rows import Run
 from .study import Place, Row, Study, write_table
 from .table import Cell, Figure, Table
@@ -63,6 +63,85 @@ class MainTable(Study):
             *_beside([run.result.accuracy for run in runs], published, "accuracy", row.config.fraction == 1),
             *_beside(forgetting, published, "forgetting", row.config.fraction == 1),
         ]
+
+
+class PublishedOrder(Study):
+    """MNIST in the order that the published figures of naive, LwF, ADI and ARM come from."""
+
+    name = "order"
+    what = "MNIST in the order of the published streams, see docs/results.md"
+    _POOL: ClassVar = (5627, 6405, 5660, 5824, 5550, 5150, 5622, 5952, 5558, 5652)  # MNIST less validation images
+    _METHODS: ClassVar = ("naive", "lwf", "adi", "arm", "gen", "gen-mir")
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """The rows that keep no image."""
+        names = [f"mnist/{method}" for method in self._METHODS]
+        return [Row.of(_label(name), name, seeds, fraction, {"stream.class_pool": self._POOL}) for name in names]
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """Measured beside published; GEN was published in an even order."""
+        lines: list[list[Cell]] = []
+        for row in self.rows(seeds, fraction):
+            runs = place.runs(row)
+            published = PRESETS[row.preset].published if "gen" not in row.preset else None
+            forgetting = [run.result.forgetting for run in runs if run.result.forgetting is not None]
+            if runs:
+                accuracy = _beside([run.result.accuracy for run in runs], published, "accuracy", fraction == 1)
+                compared = accuracy + _beside(forgetting, published, "forgetting", fraction == 1)
+                lines.append([row.label, len(runs), *compared])
+        title = _part("Sequential MNIST, classes arrive in the proportions of all of MNIST", fraction)
+        table = Table(title, ("method", "seeds", *_COMPARED), lines, [SPREADS, OUTSIDE])
+        return write_table(place, self.name, fraction, table) if lines else []
+
+
+# A preset, the part of the stream, what else is changed, a setting, and the values to try.
+Case: TypeAlias = tuple[str, float, Mapping[str, float], str, Sequence[float]]
+
+
+class Choices(Study):
+    """Settings that the paper does not give."""
+
+    name = "choices"
+    what = "settings that the paper leaves open, as they were chosen on the validation images"
+    _TRIED: ClassVar[tuple[Case, ...]] = (
+        ("cifar10/icarl", 0.1, {}, "learner.learning_rate", (0.03, 0.1, 0.3)),
+        ("cifar10/gem", 0.1, {"learner.margin": 0.0}, "learner.learning_rate", (0.01, 0.03, 0.1)),
+        ("cifar10/gem", 0.1, {}, "learner.margin", (0.0, 0.5, 1.0)),
+        ("mnist/slda", 1.0, {}, "network.width", (2.0, 5.0, 10.0, 20.0, 40.0, 80.0)),
+        ("mnist/slda", 1.0, {}, "learner.shrinkage", (0.0001, 0.001, 0.01, 0.03, 0.1)),
+        ("cifar10/slda", 0.3, {}, "network.width", (5.0, 10.0, 20.0, 40.0, 80.0)),
+        ("miniimagenet/slda", 1.0, {}, "network.width", (20.0, 50.0, 100.0)),
+    )
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        """One setting at a time, one seed."""
+        return [row for case in self._TRIED for row in self._values(case, fraction)]
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """A line for each setting, the value of the preset in brackets."""
+        lines: list[list[Cell]] = []
+        for case in self._TRIED:
+            preset, share, others, name, values = case
+            usual = field_of(PRESETS[preset].config, name)
+            found = [place.runs(row) for row in self._values(case, fraction)]
+            if all(found):
+                tried = [f"[{value:g}]" if value == usual else f"{value:g}" for value in values]
+                accuracies = [f"{runs[0].result.accuracy:.1f}" for runs in found]
+                rest = "".join(f", {key.split('.')[-1]} {value:g}" for key, value in others.items())
+                setting = name.split(".")[-1].replace("_", " ")
+                part = f"{100 * share * fraction:g} %"
+                lines.append([preset + rest, part, setting, ", ".join(tried), ", ".join(accuracies)])
+        header = ("row", "of the stream", "setting", "values, the preset's in brackets", "accuracy on validation")
+        return (
+            write_table(place, self.name, fraction, Table("Chosen on the validation images", header, lines))
+            if lines
+            else []
+        )
+
+    def _values(self, case: Case, fraction: float) -> list[Row]:
+        preset, share, others, name, values = case
+        settings: list[dict[str, object]] = [{"split": "val", **others, name: value} for value in values]
+        return [Row.of(preset, preset, 1, share * fraction, changed) for changed in settings]
 
 
 class Distillation(Study):
