@@ -61,8 +61,9 @@ class Worker:
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.events.put((self, line))
+        with self.process.stdout as lines:
+            for line in lines:
+                self.events.put((self, line))
         self.process.wait()
         self.events.put((self, ""))
 
@@ -74,6 +75,13 @@ class Worker:
         with suppress(OSError):  # it has died; its last event will tell
             self.process.stdin.write(write_job(progress.job) + "\n")
             self.process.stdin.flush()
+
+    def dismiss(self) -> None:
+        """There is nothing left to do."""
+        self.progress = None
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.close()
 
 
 class Crew:
@@ -120,15 +128,14 @@ class Crew:
     def _next(self, worker: Worker) -> None:
         if self._waiting:
             worker.give(self._waiting.popleft())
-        elif worker.process.stdin is not None:
-            worker.progress = None
-            with suppress(OSError):
-                worker.process.stdin.close()  # there is nothing left to do
+        else:
+            worker.dismiss()
 
     def _hear(self, worker: Worker, line: str, stopping: bool) -> None:
         progress = worker.progress
         if not line:
             self._workers.remove(worker)
+            worker.dismiss()
             if progress is not None:
                 self._died(progress, worker.process.returncode, stopping)
             return
@@ -137,7 +144,7 @@ class Crew:
         self._told(progress, progress.hear(json.loads(line)))
         if progress.state != "running":
             if stopping:
-                worker.progress = None
+                worker.dismiss()
             else:
                 self._next(worker)
 

@@ -1,0 +1,58 @@
+"""The paper's figures, drawn from runs written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from autorecall.commands.paper import STUDIES, drawing
+from autorecall.commands.paper.figures import binned
+from autorecall.commands.paper.study import Place, class_history
+from autorecall.commands.rows import read_run
+from autorecall.presets import PRESETS
+
+from .worlds import write_rows, write_run
+
+
+@pytest.mark.parametrize("name", ["accuracy", "history", "suppressed", "diversity"])
+def test_a_figure_is_drawn_as_png_and_pdf_and_the_same_again(name: str, tmp_path: Path) -> None:
+    rows = STUDIES[name].rows(2, 1.0)
+    write_rows(tmp_path, rows, [[50.0 + number, 40.0 + number][: row.seeds] for number, row in enumerate(rows)])
+    written = STUDIES[name].write(Place(tmp_path), 2, 1.0)
+    files = {path.name: path for path in written}
+    with Image.open(files[f"{name}.png"]) as picture:
+        assert picture.size[0] > 800
+        assert len(picture.convert("RGB").getcolors(100_000) or []) > 20  # something is drawn
+    assert files[f"{name}.pdf"].read_bytes().startswith(b"%PDF")
+    before = {path: path.read_bytes() for path in written}
+    STUDIES[name].write(Place(tmp_path), 2, 1.0)
+    assert {path: path.read_bytes() for path in written} == before
+
+
+@pytest.mark.parametrize("name", ["accuracy", "history", "suppressed", "diversity", "gradients", "recalled"])
+def test_without_runs_nothing_is_written(name: str, tmp_path: Path) -> None:
+    assert STUDIES[name].write(Place(tmp_path), 2, 1.0) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_history_of_classes_is_empty_where_nothing_was_recalled(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "cifar10/arm", PRESETS["cifar10/arm"].config, 20.0)
+    shares = class_history(read_run(folder))
+    assert shares.shape == (100, 10)
+    assert np.isnan(shares[0]).all()
+    assert (shares[1:] == 0.1).all()
+
+
+def test_bins_keep_the_mean_over_time() -> None:
+    values = np.random.default_rng(0).random((600, 3))
+    assert binned(values, 150).shape == (150, 3)
+    np.testing.assert_allclose(binned(values, 150).mean(axis=0), values.mean(axis=0))
+    np.testing.assert_allclose(binned(values, 600), values)
+
+
+@pytest.mark.parametrize("count", [1, 5, 7, 8, 20])
+def test_every_line_has_a_colour_of_its_own(count: int) -> None:
+    assert len(set(drawing.colours(count))) == count

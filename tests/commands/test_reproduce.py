@@ -1,0 +1,106 @@
+"""`autorecall reproduce`: from the words typed to runs, tables and exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autorecall.commands import costs, many
+from autorecall.commands.paper import STUDIES
+from autorecall.commands.paper.study import Place, Row, Study, write_table
+from autorecall.commands.paper.table import Cell, Figure, Table
+from autorecall.data import mnist
+from autorecall.data.mnist import load_embedded
+
+from .worlds import Say
+
+
+class Small(Study):
+    """Two short runs and a table."""
+
+    name, what = "small", "two short runs"
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        return [Row.of("naive", "mnist/naive", seeds, 0.02 * fraction, {"curve_points": 0})]
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        runs = [run for row in self.rows(seeds, fraction) for run in place.runs(row)]
+        lines: list[list[Cell]] = [["naive", len(runs), Figure.over([run.result.accuracy for run in runs])]]
+        return write_table(place, self.name, fraction, Table("Small", ("", "seeds", "accuracy"), lines)) if runs else []
+
+
+@pytest.fixture
+def small(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small study, on all digits: the processes that make runs load them themselves."""
+    monkeypatch.setitem(STUDIES, "small", Small())
+    monkeypatch.setattr(mnist, "load_embedded", load_embedded)
+    many._fingerprint.cache_clear()
+
+
+@pytest.mark.usefixtures("small")
+def test_missing_runs_are_made_and_those_there_are_not_made_again(say: Say, place: Path) -> None:
+    said = say("reproduce", "small", "--seeds", "2", "--jobs", "2")
+    assert said.code == 0
+    table = place / "results" / "paper" / "small.md"
+    assert "| naive | 2 |" in table.read_text()
+    results = sorted((place / "results" / "mnist").rglob("result.json"))
+    assert len(results) == 2
+    before = [path.stat().st_mtime_ns for path in results]
+    table.unlink()
+    said = say("reproduce", "small", "--seeds", "2")
+    assert "2 of 2 runs have already finished" in said.out
+    assert [path.stat().st_mtime_ns for path in results] == before
+    assert table.exists()
+
+
+@pytest.mark.usefixtures("small")
+def test_without_making_runs_there_must_be_some(say: Say, place: Path) -> None:
+    said = say("reproduce", "small", "--no-make-runs")
+    assert said.code == 2
+    assert "too few runs for small" in said.err
+    assert list(place.iterdir()) == []
+
+
+def test_the_list_names_all_studies_with_a_time(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "slowness", lambda: 2.0)
+    said = say("reproduce", "--list")
+    assert said.code == 0
+    for name, study in STUDIES.items():
+        line = next(line for line in said.out.splitlines() if line.startswith(f"│ {name} "))
+        assert study.what.split(" ")[0] in line
+        assert line.rstrip("│ ").endswith(("min", "h"))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("", "nothing is named"),
+        ("mnits", "there is no study 'mnits'"),
+        ("mnist --seeds 0", "seeds is 0"),
+        ("mnist --seeds 1001", "seeds is 1001"),
+        ("mnist --fraction 0", "fraction is 0.0"),
+        ("mnist --fraction nan", "fraction is nan"),
+        ("mnist --jobs 0", "jobs is 0"),
+        ("cifar10 --data nowhere", "nowhere does not exist"),
+        ("miniimagenet", "miniimagenet"),
+    ],
+)
+def test_bad_use_gets_one_sentence_and_leaves_nothing(
+    say: Say, place: Path, words: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = say("reproduce", *words.split())
+    assert said.code == 2
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("small")
+def test_a_folder_with_a_run_of_other_settings_is_refused(say: Say, place: Path) -> None:
+    assert say("reproduce", "small", "--seeds", "1").code == 0
+    config = next((place / "results").rglob("config.json"))
+    config.write_text(config.read_text().replace('"learning_rate": 0.05', '"learning_rate": 0.06'))
+    said = say("reproduce", "small", "--seeds", "1")
+    assert said.code == 2
+    assert "other settings" in said.err
