@@ -1,9 +1,9 @@
 # Two commands: `make demo` trains ARM on real digits, `make test` checks everything.
-# `make results` makes the MNIST tables of docs/results.md, `make tenth` its table of a tenth of CIFAR10, `make validation`
-# what settings were chosen by (DATA=folder). From nothing their runs take about two, six and one hours; they skip what has
-# been run, and go on where they were stopped.
+# `make results` makes the MNIST tables of docs/results.md, `make tenth` those of a tenth of CIFAR10, `make validation` what
+# settings were chosen by (DATA=folder); they make what is missing, and go on where they were stopped.
 # `make torture MINUTES=5` kills runs and damages what they saved, as often as it can in that time, and fails if one of
 # them ends otherwise than undisturbed.
+# `make test-ray` installs Ray beside the rest and tries a cluster of two nodes on this machine, in three minutes.
 # `make fuzz MINUTES=5` draws examples for the fuzz tests in that time, other ones every time.
 # All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
 
@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: demo test torture fuzz results tenth validation clean
+.PHONY: demo test test-ray torture fuzz results tenth validation clean
 
 demo: $(VENV)/.installed
 	$(BIN)/autorecall run
@@ -23,6 +23,10 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+test-ray: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check ray==2.60.0
+	$(BIN)/pytest tests/integrations/test_ray.py
 
 torture: $(VENV)/.installed
 	$(BIN)/python scripts/torture.py --minutes $(MINUTES)
