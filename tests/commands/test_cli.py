@@ -14,6 +14,7 @@ from autorecall import cli
 from .worlds import FILES, Said, Say, files, program, refused, without_reader
 
 SHORT = ["run", "mnist/naive", "--fraction", "0.01", "--split", "val", "--threads", "1"]
+FOLDER = "mnist/naive+fraction=0.01+split=val/seed-0"  # of its results
 
 
 @pytest.mark.parametrize("word", ["--help", "-h", "help"])
@@ -33,7 +34,7 @@ def test_version(say: Say) -> None:
 
 @pytest.mark.parametrize("word", ["rum", "RUN", "", "--run", "run ", "mnist/arm", "signals"])
 def test_an_unknown_command_is_refused(say: Say, word: str) -> None:
-    refused(say(word), f"there is no command {word!r}; expected one of run, list, show, bench")
+    refused(say(word), f"there is no command {word!r}; expected one of run, sweep, reproduce, list, show, bench")
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -91,7 +92,7 @@ def test_the_program_runs_a_preset_on_a_terminal_that_knows_ascii_alone(
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = program(*SHORT, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert files(tmp_path) == {f"runs/mnist/naive/seed-0/{name}" for name in FILES}
+    assert files(tmp_path) == {f"runs/{FOLDER}/{name}" for name in FILES}
     assert "average accuracy" in done.stdout
     assert done.stdout.isascii()
 
@@ -109,7 +110,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
     assert without_reader(*SHORT, "--out", str(tmp_path)) == (0, "")
-    assert files(tmp_path) == {f"mnist/naive/seed-0/{name}" for name in FILES}
+    assert files(tmp_path) == {f"{FOLDER}/{name}" for name in FILES}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -119,4 +120,4 @@ def test_a_run_goes_on_when_its_words_fill_the_disk(tmp_path: Path, capsys: pyte
         code = cli.dispatch([*SHORT, "--out", str(tmp_path)])
     sentence = "autorecall: cannot print (No space left on device); the run continues without output\n"
     assert (code, capsys.readouterr().err) == (0, sentence)
-    assert files(tmp_path) == {f"mnist/naive/seed-0/{name}" for name in FILES}
+    assert files(tmp_path) == {f"{FOLDER}/{name}" for name in FILES}

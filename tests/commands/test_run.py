@@ -15,16 +15,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from autorecall import load
 from autorecall.commands import run as run_command
+from autorecall.data import mnist
 from autorecall.presets import PRESETS
 from autorecall.runs.folder import read_config
+from autorecall.runs.loop import evaluate
 from autorecall.storage.formats import FORMAT, stamped
 from autorecall.storage.schema import to_json
+from autorecall.stream import Stream
 
 from .test_signals import signalled
 from .worlds import FILES, Say, files, read, refused, times
 
 NAIVE = Path("runs/mnist/naive/seed-0")  # relative to the working directory
+STEP_4 = "checkpoints/step-000000004.safetensors"
 
 
 # Runs
@@ -57,7 +62,8 @@ def test_options_change_single_fields_of_the_preset(say: Say, place: Path) -> No
     words = ["--learner.ascent-steps", "2", "--learner.recalled-images=3", "--fraction", "0.5", "--split", "val"]
     said = say("run", "mnist/arm", *words, "--learner.lag.every", "2", "--network.hidden", "16", "8")
     assert said.code == 0
-    stored = read(place / "runs" / "mnist" / "arm" / "seed-0" / "config.json")
+    changed = "arm+hidden=16,8+recalled_images=3+ascent_steps=2+every=2+fraction=0.5+split=val"
+    stored = read(place / "runs" / "mnist" / changed / "seed-0" / "config.json")
     expected = to_json(PRESETS["mnist/arm"].config) | {"preset": "mnist/arm", "format": FORMAT}
     learner, network = expected["learner"], expected["network"]
     assert isinstance(learner, dict)
@@ -73,9 +79,12 @@ def test_options_change_single_fields_of_the_preset(say: Say, place: Path) -> No
 @pytest.mark.parametrize(
     ("words", "folder"),
     [
-        ("--learner.replayed 5 mnist/er-50 --fraction 0.1", "runs/mnist/er-50"),
-        ("--learner.replayed=5 --fraction 0.1 mnist/er-50 --threads 1", "runs/mnist/er-50"),
-        ("--out mnist/naive --learner.replayed 5 mnist/er-50 --fraction 0.1", "mnist/naive/mnist/er-50"),
+        ("--learner.replayed 5 mnist/er-50 --fraction 0.1", "runs/mnist/er-50+replayed=5+fraction=0.1"),
+        ("--learner.replayed=5 --fraction 0.1 mnist/er-50 --threads 1", "runs/mnist/er-50+replayed=5+fraction=0.1"),
+        (
+            "--out mnist/naive --learner.replayed 5 mnist/er-50 --fraction 0.1",
+            "mnist/naive/mnist/er-50+replayed=5+fraction=0.1",
+        ),
     ],
 )
 def test_options_may_stand_before_the_preset(say: Say, place: Path, words: str, folder: str) -> None:
@@ -89,7 +98,7 @@ def test_options_may_stand_before_the_preset(say: Say, place: Path, words: str, 
 @pytest.mark.parametrize("words", ["--out {} --fraction 0.1", "--fraction 0.1 --out={}"])
 def test_a_folder_with_the_name_of_a_preset_does_not_choose_it(say: Say, place: Path, out: str, words: str) -> None:
     assert say("run", *words.format(out).split()).code == 0
-    assert files(place) == {f"{out}/mnist/arm/seed-0/{name}" for name in FILES | {"recalled.png"}}
+    assert files(place) == {f"{out}/mnist/arm+fraction=0.1/seed-0/{name}" for name in FILES | {"recalled.png"}}
 
 
 @pytest.mark.parametrize("words", ["{} --help", "--help {}", "--seed 1 {} --help", "--help --seed 1 {}"])
@@ -126,11 +135,11 @@ def test_an_unknown_option_before_the_preset_is_compared_with_those_of_its_learn
 
 def test_a_stored_config_runs_again_with_the_same_result(say: Say, place: Path) -> None:
     assert say("run", "mnist/arm", "--learner.ascent-steps", "2", "--seed", "5", "--out", "first").code == 0
-    first = place / "first" / "mnist" / "arm" / "seed-5"
+    first = place / "first" / "mnist" / "arm+ascent_steps=2" / "seed-5"
     assert say("run", "--config", str(first / "config.json"), "--out", "second").code == 0
     assert say("run", f"--config={first / 'config.json'}", "--out=third").code == 0
     for name in ("second", "third"):
-        again = place / name / "mnist" / "arm" / "seed-5"
+        again = place / name / "mnist" / "arm+ascent_steps=2" / "seed-5"
         assert read(again / "result.json") == read(first / "result.json")
         for file in ("config.json", "history.csv", "recalled.png"):
             assert (again / file).read_bytes() == (first / file).read_bytes()
@@ -138,8 +147,9 @@ def test_a_stored_config_runs_again_with_the_same_result(say: Say, place: Path) 
 
 def test_options_change_a_stored_config_too(say: Say, place: Path) -> None:
     assert say("run", "mnist/naive", "--fraction", "0.5").code == 0
-    assert say("run", "--config", str(NAIVE / "config.json"), "--seed", "1").code == 0
-    changed = read(place / "runs" / "mnist" / "naive" / "seed-1" / "config.json")
+    folder = place / "runs" / "mnist" / "naive+fraction=0.5"
+    assert say("run", "--config", str(folder / "seed-0" / "config.json"), "--seed", "1").code == 0
+    changed = read(folder / "seed-1" / "config.json")
     assert (changed["seed"], changed["fraction"]) == (1, 0.5)
 
 
@@ -213,21 +223,18 @@ def test_a_finished_run_is_shown_and_not_run_again(say: Say, place: Path, monkey
     assert (again.code, again.err) == (0, "")
     assert again.out.startswith("already finished: runs/mnist/naive/seed-0; --fresh runs it again\n")
     assert re.findall("average accuracy .*", again.out) == re.findall("average accuracy .*", first.out) != []
-    other = say("run", "mnist/naive", "--learner.learning-rate", "0.1")
-    difference = "holds a finished run that differs in learner.learning_rate (now 0.1, before 0.05)"
-    refused(other, difference, "--fresh to move it aside")
     assert times(place) == found
 
 
 def test_fresh_moves_a_finished_run_aside(say: Say, place: Path) -> None:
-    rates = (0.05, 0.1, 0.2)
-    for rate in rates:
-        assert say("run", "mnist/naive", "--learner.learning-rate", str(rate), "--fresh").code == 0
+    often = (5.0, 10.0, 20.0)  # seconds, which tell the runs apart and do not make them others
+    for seconds in often:
+        assert say("run", "mnist/naive", "--checkpoint-seconds", str(seconds), "--fresh").code == 0
     parent = place / "runs" / "mnist" / "naive"
     assert {path.name for path in parent.iterdir()} == {"seed-0", "seed-0.old-1", "seed-0.old-2"}
-    for name, rate in zip(("seed-0.old-1", "seed-0.old-2", "seed-0"), rates, strict=True):
+    for name, seconds in zip(("seed-0.old-1", "seed-0.old-2", "seed-0"), often, strict=True):
         _, config = read_config(parent / name / "config.json")
-        assert to_json(config.learner)["learning_rate"] == rate
+        assert config.checkpoint_seconds == seconds
         assert files(parent / name) == FILES
 
 
@@ -260,17 +267,17 @@ def test_a_run_that_diverges_exits_with_1_and_is_not_run_again_unless_told_to(sa
     said = say(*words)
     assert said.code == 1
     assert re.fullmatch(r"autorecall: stopped at step 2 \(task 1\): the loss on the real batch became .*\n", said.err)
-    assert files(NAIVE) == {"config.json", "history.csv", "stopped.json"}
+    (folder,) = Path("runs/mnist").glob("naive+learning_rate=*/seed-0")
+    assert files(folder) == {"config.json", "history.csv", "stopped.json"}
     again = say(*words)
     assert again.code == 1
     assert "seed-0 holds a run that diverged: at step 2 (task 1) the loss on the real batch became" in again.err
     assert "--fresh runs it again" in again.err
-    refused(say("run", "mnist/naive"), "holds a diverged run that differs in learner.learning_rate")
-    assert say("run", "mnist/naive", "--fresh").code == 0
-    assert NAIVE.with_name("seed-0.old-1").joinpath("stopped.json").exists()
+    assert say(*words, "--fresh").code == 1
+    assert folder.with_name("seed-0.old-1").joinpath("stopped.json").exists()
 
 
-@pytest.mark.parametrize("left", [".lock", ".result.json.7.tmp", "checkpoints/step-000000004.safetensors"])
+@pytest.mark.parametrize("left", [".lock", ".result.json.7.tmp", ".learner.safetensors.7.tmp", STEP_4])
 def test_what_a_finished_run_left_when_it_was_killed_is_removed(say: Say, left: str) -> None:
     assert say("run", "mnist/naive").code == 0
     (NAIVE / left).parent.mkdir(exist_ok=True)
@@ -299,6 +306,94 @@ def test_a_finished_run_with_an_absurd_result_is_refused(say: Say, name: str, va
     assert len(said.err) < 900
 
 
+# The learner at the end
+
+
+def test_a_learner_is_kept_if_it_is_asked_for(say: Say, place: Path) -> None:
+    assert say("run", "mnist/arm", "--keep-learner", "--threads", "1").code == 0
+    folder = place / "runs" / "mnist" / "arm" / "seed-0"
+    assert files(folder) == FILES | {"recalled.png", "learner.safetensors"}
+    _, config = read_config(folder / "config.json")
+    stream = Stream(mnist.load_embedded(), config.stream, seed=0)
+    network = config.network.build((1, 28, 28), 10)
+    learner = config.learner.for_stream(stream.task_lengths).build(network, 0)
+    load(learner, folder / "learner.safetensors")
+    accuracies = evaluate(learner, mnist.load_embedded().test, stream.tasks, over_images=False)
+    matrix = read(folder / "result.json")["accuracy_matrix"]
+    assert isinstance(matrix, list)
+    assert accuracies == matrix[-1]
+    found = times(place)
+    assert say("run", "mnist/arm", "--keep-learner", "--threads", "1").out.startswith("already finished")
+    assert say("run", "mnist/arm", "--threads", "1").out.startswith("already finished")
+    assert times(place) == found
+
+
+def test_a_finished_run_without_its_learner_is_refused_if_that_is_asked_for(say: Say, place: Path) -> None:
+    assert say("run", "mnist/naive").code == 0
+    found = times(place)
+    sentence = f"{NAIVE} holds a finished run that did not keep its learner; --fresh runs it again"
+    refused(say("run", "mnist/naive", "--keep-learner"), sentence)
+    assert times(place) == found
+    assert say("run", "mnist/naive", "--keep-learner", "--fresh").code == 0
+    assert files(NAIVE) == FILES | {"learner.safetensors"}
+    assert files(NAIVE.with_name("seed-0.old-1")) == FILES
+
+
+# Folders of earlier versions, whose names did not say what differs from the preset
+
+HALF = ("run", "mnist/naive", "--fraction", "0.5")
+
+
+def put_as_before(place: Path) -> None:
+    """The only run there is, where an earlier version would have put it."""
+    (found,) = place.glob("runs/mnist/naive+*/seed-0")
+    NAIVE.parent.mkdir()
+    found.rename(NAIVE)
+    found.parent.rmdir()
+
+
+def test_a_finished_run_of_an_earlier_version_is_found(say: Say, place: Path) -> None:
+    assert say(*HALF).code == 0
+    put_as_before(place)
+    found = times(place)
+    said = say(*HALF)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(f"already finished: {NAIVE}; --fresh runs it again\n")
+    difference = "holds a finished run that differs in fraction (now 1.0, before 0.5)"
+    refused(say("run", "mnist/naive"), difference, "--fresh to move it aside")
+    assert times(place) == found
+    assert say(*HALF[:-1], "0.25").code == 0  # yet another has a folder of its own
+    assert files(place / "runs" / "mnist" / "naive+fraction=0.25" / "seed-0") == FILES
+    assert say(*HALF, "--seed", "1").code == 0
+    assert files(place / "runs" / "mnist" / "naive+fraction=0.5" / "seed-1") == FILES
+    assert read(NAIVE / "config.json")["fraction"] == 0.5
+
+
+def test_an_interrupted_run_of_an_earlier_version_goes_on(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        signalled(patched, 7, signal.SIGTERM)
+        assert say(*HALF).code == 143
+    put_as_before(place)
+    refused(say("run", "mnist/naive"), "unfinished run that differs in fraction (now 1.0, before 0.5)")
+    said = say(*HALF)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(f"resuming after step 7 of 10: {NAIVE}\n")
+    assert files(place) == {f"{NAIVE}/{name}" for name in FILES}
+
+
+def test_a_diverged_run_of_an_earlier_version_is_not_run_again(say: Say, place: Path) -> None:
+    words = ("run", "mnist/naive", "--learner.learning-rate", "1e30")
+    assert say(*words).code == 1
+    put_as_before(place)
+    said = say(*words)
+    assert (said.code, "holds a run that diverged: at step 2" in said.err) == (1, True)
+    refused(say("run", "mnist/naive"), "holds a diverged run that differs in learner.learning_rate")
+    assert say("run", "mnist/naive", "--fresh").code == 0
+    assert NAIVE.with_name("seed-0.old-1").joinpath("stopped.json").exists()
+
+
 # Names are printed as they are, and no escape codes
 
 
@@ -307,8 +402,8 @@ def test_a_folder_with_markup_is_named_literally(say: Say, place: Path, out: str
     for line in ("results           ", "already finished: "):
         said = say("run", "mnist/arm", "--out", out, "--fraction", "0.1")
         assert (said.code, said.err) == (0, "")
-        assert f"{line}{out}/mnist/arm/seed-0" in said.out
-        assert f"picture           {out}/mnist/arm/seed-0/recalled.png\n" in said.out
+        assert f"{line}{out}/mnist/arm+fraction=0.1/seed-0" in said.out
+        assert f"picture           {out}/mnist/arm+fraction=0.1/seed-0/recalled.png\n" in said.out
     assert (place / out / "mnist").is_dir()
 
 
@@ -317,14 +412,14 @@ ODD = ["a\x1b[2Jb", "a\nb", "a\u202eb", "a\u2028b", "a\x9bb", "a\udcffb"]
 
 @pytest.mark.parametrize("odd", ODD)
 def test_a_folder_with_escape_codes_is_used_and_named_without_them(say: Say, place: Path, odd: str) -> None:
-    words = ("run", "mnist/naive", "--out", odd)
+    words = ("run", "mnist/naive", "--out", odd, "--threads")
     for begin in ("after task", "already finished: a\ufffd"):
-        said = say(*words)
+        said = say(*words, "1")
         assert (said.code, said.err) == (0, "")
         assert said.out.startswith(begin)
         assert said.out.replace("\n", "").isprintable()
     assert (place / odd / "mnist").is_dir()
-    refused(say(*words, "--fraction", "0.5"), "holds a finished run that differs in fraction")
+    refused(say(*words, "2"), "holds a finished run that differs in threads (now 2, before 1)")
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -381,9 +476,9 @@ def test_a_damaged_checkpoint_is_said_on_stderr(say: Say, monkeypatch: pytest.Mo
 def test_a_changed_config_of_an_interrupted_run_is_refused(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         signalled(patched, 7, signal.SIGTERM)
-        assert say("run", "mnist/naive").code == 143
-    changed = ("run", "mnist/naive", "--fraction", "0.5")
-    refused(say(*changed), "unfinished run that differs in fraction (now 0.5, before 1")
+        assert say("run", "mnist/naive", "--threads", "1").code == 143
+    changed = ("run", "mnist/naive", "--threads", "2")
+    refused(say(*changed), "unfinished run that differs in threads (now 2, before 1); resume with --threads 1, choose")
     said = say(*changed, "--fresh")
     assert (said.code, said.out.startswith("after task  1 ")) == (0, True)
     assert list(NAIVE.with_name("seed-0.old-1").joinpath("checkpoints").iterdir())
@@ -427,7 +522,7 @@ def test_a_full_disk_exits_with_1_and_says_where_to_go_on(say: Say, monkeypatch:
 
 
 def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, place: Path) -> None:
-    folder = place / "runs" / "mnist" / "arm" / "seed-0"
+    folder = place / "runs" / "mnist" / "arm+fraction=0.1" / "seed-0"
     (folder / "recalled.png").mkdir(parents=True)
     (folder / ".lock").touch()  # of an earlier process: the folder is a run's
     said = say("run", "mnist/arm", "--fraction", "0.1")
@@ -551,7 +646,7 @@ def test_a_folder_of_your_own_images_is_learned(say: Say, place: Path, name: str
     recall = ["--learner.recalled-images", "12", "--learner.ascent-steps", "2"] if name == "cifar10/arm" else []
     said = say("run", name, *SMALL.split(), "--data", "photos", *recall)
     assert (said.code, said.err) == (0, "")
-    folder = place / "runs" / "folder" / name.split("/")[1] / "seed-0"  # by the dataset that was learned
+    (folder,) = (place / "runs" / "folder").glob(f"{name.split('/')[1]}+*/seed-0")  # by the dataset that was learned
     assert files(folder) == FILES | ({"recalled.png"} if recall else set())
     found = read(folder / "result.json")
     assert found["steps"] == 4  # of 16 training images per task, half, by fours

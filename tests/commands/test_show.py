@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autorecall import ARMConfig, LagConfig, cli
-from autorecall.commands.show import HEADER
+from autorecall.commands.rows import HEADER
 from autorecall.commands.text import markdown
 from autorecall.config import RunConfig
 from autorecall.presets import PRESETS

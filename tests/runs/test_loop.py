@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,12 +21,13 @@ from torch import Tensor, nn
 
 from autorecall import ARMConfig, LagConfig, NaiveConfig, Recalled
 from autorecall.data import Dataset, Split, load
-from autorecall.errors import ConfigError, InterruptedRunError, StoppedError
+from autorecall.errors import ConfigError, DivergedError, InterruptedRunError, StoppedError
 from autorecall.networks import MLPConfig, ResNet18Config
 from autorecall.presets import PRESETS
 from autorecall.recall.kernels import can_call
-from autorecall.runs.loop import Observer, evaluate
-from autorecall.runs.run import run
+from autorecall.runs.loop import Observer, evaluate, few_of_each_class
+from autorecall.runs.result import Point
+from autorecall.runs.run import build_learner, run
 from autorecall.storage.formats import FORMAT
 from autorecall.storage.state_file import read_state, write_state
 from autorecall.stream import Stream, StreamConfig
@@ -222,26 +223,27 @@ def test_a_run_killed_over_and_over_ends_all_the_same(data: Dataset, tmp_path: P
     assert contents(tmp_path) == whole
 
 
-def test_a_run_stopped_while_it_is_tested_is_tested_again(
-    data: Dataset, tmp_path: Path, whole: dict[str, object]
-) -> None:
+def test_a_run_stopped_while_it_is_tested_is_tested_again(data: Dataset, tmp_path: Path) -> None:
+    chosen = config("arm", curve_points=0)  # tested at the end of a task alone
+    run("own/bars", chosen, data, tmp_path / "whole")
     for asked, step in ((5, 4), (9, 8)):
         folder = tmp_path / f"{asked}"  # asked after each step but the last of all, and after the batch that is tested
         answers, watch, again = iter([False] * (asked - 1) + [True]), Watch(), Watch()
         with pytest.raises(InterruptedRunError, match=rf"^interrupted at step {step} of 8; .* from step {step}$"):
-            run("own/bars", config("arm"), data, folder, watch, stop=answers.__next__)
-        run("own/bars", config("arm"), data, folder, again)
-        assert contents(folder) == whole
+            run("own/bars", chosen, data, folder, watch, stop=answers.__next__)
+        run("own/bars", chosen, data, folder, again)
+        assert contents(folder) == contents(tmp_path / "whole")
         assert again.first == (0 if step == STEPS else step + 1)  # no step is learned twice
         assert (len(watch.pictures), len(again.pictures)) == ((1, 0) if step == STEPS else (0, 1))
 
 
 @pytest.mark.parametrize("task", [1, 2])
 def test_a_run_killed_while_it_is_tested_goes_on_with_the_test(
-    data: Dataset, tmp_path: Path, whole: dict[str, object], monkeypatch: pytest.MonkeyPatch, task: int
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: int
 ) -> None:
     """However long ago the last checkpoint was due: the steps of the task are saved before they are tested."""
-    tests = iter(range(1, 10))
+    chosen, tests = config("arm", curve_points=0), iter(range(1, 10))
+    run("own/bars", chosen, data, tmp_path / "whole")
 
     def killed(*arguments: object) -> list[float]:
         if next(tests) == task:
@@ -251,11 +253,11 @@ def test_a_run_killed_while_it_is_tested_goes_on_with_the_test(
     with monkeypatch.context() as patched:
         patched.setattr("autorecall.runs.loop.evaluate", killed)
         with pytest.raises(Killed):
-            run("own/bars", config("arm"), data, tmp_path)
+            run("own/bars", chosen, data, tmp_path / "run")
     watch = Watch()
-    run("own/bars", config("arm"), data, tmp_path, watch)
+    run("own/bars", chosen, data, tmp_path / "run", watch)
     assert watch.resumptions == [4 * task]
-    assert contents(tmp_path) == whole
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
 def test_a_run_without_a_folder_can_be_stopped_too(data: Dataset) -> None:
@@ -265,10 +267,7 @@ def test_a_run_without_a_folder_can_be_stopped_too(data: Dataset) -> None:
 
 
 def test_dropout_goes_on_with_the_same_draws(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(self: MLPConfig, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, classes))
-
-    monkeypatch.setattr(MLPConfig, "build", build)
+    monkeypatch.setattr(MLPConfig, "build", with_dropout)
     run("own/bars", config(), data, tmp_path / "whole")
     for step in (1, 3, 4, 6):
         interrupt(config(), data, tmp_path / f"{step}", step)
@@ -373,15 +372,211 @@ def test_a_history_that_something_else_changed_is_said_at_the_end(data: Dataset,
     assert watch.warnings == [f"{path} {changed}"]
 
 
+# The curve of accuracy
+
+
+@pytest.mark.parametrize(
+    ("points", "steps"),
+    [
+        (0, []),
+        (1, [4, 8]),
+        (2, [0, 4, 8]),
+        (4, [0, 2, 4, 6, 8]),
+        (6, [0, 1, 2, 4, 5, 6, 8]),
+        (8, list(range(9))),
+        (50, list(range(9))),
+        (10_000, list(range(9))),
+    ],
+)
+def test_a_curve_has_points_at_even_distances_and_at_the_ends_of_tasks(
+    data: Dataset, points: int, steps: list[int]
+) -> None:
+    result = run("own/bars", config(curve_points=points), data)
+    assert [point.step for point in result.curve] == steps
+    ends = {point.step: point.accuracies for point in result.curve}
+    assert not points or [ends[4], ends[8]] == result.accuracy_matrix
+
+
+@pytest.mark.parametrize("method", LEARNERS)
+def test_a_curve_is_that_of_a_learner_trained_by_hand(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Within tasks on the first test images of each class, at the end of a task on all of them."""
+    monkeypatch.setattr("autorecall.runs.loop.CURVE_IMAGES", 12)
+    chosen = config(method, seed=3)
+    stream = Stream(data, chosen.stream, seed=3)
+    torch.manual_seed(3)
+    learner, found = build_learner(chosen, data, stream), list[Point]()
+
+    def test(images: int) -> Point:
+        shares = []
+        for task in stream:
+            right = []
+            for label in task.classes:
+                for image in data.test.inputs[data.test.labels == label][:images]:
+                    x = torch.from_numpy(image)[None].float() / 255
+                    right.append(int(learner.predict(x).argmax()) == label)
+            shares.append(100 * sum(right) / len(right))
+        return Point(steps, shares)
+
+    steps = 0
+    for task in stream:
+        if learner.waits_for_boundaries:
+            learner.boundary()
+        for x, y in task:
+            if not found or found[-1].step < steps:
+                found.append(test(3))
+            learner.observe(x, y)
+            steps += 1
+        found.append(test(8))
+    curve = run("own/bars", chosen, data).curve
+    assert [point.step for point in curve] == [point.step for point in found] == list(range(9))
+    for mine, by_hand in zip(curve, found, strict=True):
+        assert mine.accuracies == pytest.approx(by_hand.accuracies)
+
+
+@pytest.mark.parametrize("method", LEARNERS)
+def test_a_curve_changes_nothing_else(data: Dataset, tmp_path: Path, method: str) -> None:
+    found = []
+    for points in (0, 3, 50):
+        run("own/bars", config(method, curve_points=points), data, tmp_path / f"{points}")
+        values = contents(tmp_path / f"{points}")
+        values.pop("config.json")
+        found.append(values | {"result.json": {**values["result.json"], "curve": []}})  # type: ignore[dict-item]
+    assert found[0] == found[1] == found[2]
+
+
+def with_dropout(self: MLPConfig, shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, classes))
+
+
+def test_a_curve_draws_nothing_that_dropout_would_have_drawn(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MLPConfig, "build", with_dropout)
+    for points in (0, 50):
+        run("own/bars", config(curve_points=points), data, tmp_path / f"{points}")
+    assert history(tmp_path / "0") == history(tmp_path / "50")
+
+
+@pytest.mark.parametrize("method", ["arm", "arm from noise", "lwf, told of boundaries"])
+def test_a_run_stopped_at_any_question_ends_with_the_same_curve(data: Dataset, tmp_path: Path, method: str) -> None:
+    """After each step but the last of all, and within each test."""
+    result = run("own/bars", config(method), data, tmp_path / "whole")
+    assert len(result.curve) == STEPS + 1
+    questions = STEPS - 1 + STEPS + 1
+    for asked in range(1, questions + 2):
+        folder, answers = tmp_path / f"{asked}", iter([False] * (asked - 1) + [True] * 100)
+        if asked <= questions:
+            with pytest.raises(InterruptedRunError):
+                run("own/bars", config(method), data, folder, stop=answers.__next__)
+        run("own/bars", config(method), data, folder)
+        assert contents(folder) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("often", [False, True])
+def test_a_run_killed_in_any_test_ends_with_the_same_curve(
+    data: Dataset, tmp_path: Path, whole: dict[str, object], often: bool
+) -> None:
+    chosen = config("arm", checkpoint_seconds=0.0) if often else config("arm")
+    for last in range(1, STEPS + 2):
+        folder, tests = tmp_path / f"{last}", iter(range(1, 100))
+
+        def killed(*arguments: object, last: int = last, tests: Iterator[int] = tests) -> list[float]:
+            if next(tests) == last:
+                raise Killed
+            return evaluate(*arguments)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("autorecall.runs.loop.evaluate", killed)
+            with pytest.raises(Killed):
+                run("own/bars", chosen, data, folder)
+        run("own/bars", chosen, data, folder)
+        assert contents(folder) == whole
+
+
+def test_a_run_may_go_on_with_another_number_of_points(data: Dataset, tmp_path: Path, whole: dict[str, object]) -> None:
+    result = run("own/bars", config("arm"), data)
+    for before, after, expected in ((0, 50, result.curve[5:]), (50, 0, result.curve[:5])):
+        folder = tmp_path / f"{before}"
+        interrupt(config("arm", curve_points=before), data, folder, 5)
+        later = run("own/bars", config("arm", curve_points=after), data, folder)
+        assert later.curve == expected
+        assert later.accuracy_matrix == result.accuracy_matrix
+        assert contents(folder)["history.csv"] == whole["history.csv"]
+        assert run("own/bars", config("arm", curve_points=7), data, folder) == later  # finished is finished
+
+
+def test_a_point_where_the_network_says_nothing_finite_is_left_out(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may recover; the test at the end of the task decides."""
+    tests = iter(range(100))
+
+    def failing(*arguments: object) -> list[float]:
+        if next(tests) in (1, 5):
+            raise DivergedError("an output of the network", math.nan)
+        return evaluate(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("autorecall.runs.loop.evaluate", failing)
+    result = run("own/bars", config(), data, tmp_path)
+    assert [point.step for point in result.curve] == [0, 2, 3, 4, 6, 7, 8]
+    assert names(tmp_path) == FINISHED
+
+
+@pytest.mark.parametrize("count", [1, 4, 7, 12, 1000])
+def test_few_images_are_the_first_of_each_class_in_their_order(count: int) -> None:
+    labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 5], [2, 9, 20, 1]))
+    split = Split(np.arange(32, dtype=np.float32)[:, None], labels)
+    few = few_of_each_class(split, count)
+    expected, seen = list[int](), dict.fromkeys([0, 1, 2, 5], 0)
+    for place, label in enumerate(labels):
+        seen[label] += 1
+        if seen[label] <= -(-count // 4):
+            expected.append(place)
+    assert few.inputs[:, 0].tolist() == expected
+    assert few.labels.tolist() == labels[expected].tolist()
+
+
+# The learner at the end
+
+
+@pytest.mark.parametrize("method", LEARNERS)
+def test_the_learner_that_is_kept_is_that_of_an_undisturbed_run(data: Dataset, tmp_path: Path, method: str) -> None:
+    run("own/bars", config(method), data, tmp_path / "whole", keep_learner=True)
+    assert names(tmp_path / "whole") == FINISHED | {"learner.safetensors"}
+    for step in (2, 5):
+        interrupt(config(method), data, tmp_path / f"{step}", step)
+        run("own/bars", config(method), data, tmp_path / f"{step}", keep_learner=True)
+        assert contents(tmp_path / f"{step}") == contents(tmp_path / "whole")
+
+
+def test_the_learner_of_a_run_that_was_killed_before_its_result_is_not_taken_for_that_of_another(
+    data: Dataset, tmp_path: Path
+) -> None:
+    run("own/bars", config(), data, tmp_path, keep_learner=True)
+    (tmp_path / "result.json").unlink()
+    run("own/bars", config(), data, tmp_path)
+    assert names(tmp_path) == FINISHED
+
+
+def test_a_run_that_diverges_keeps_no_learner(data: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        run("own/bars", config(NaiveConfig(1e30)), data, tmp_path, keep_learner=True)
+    assert names(tmp_path) == STOPPED
+
+
 # How long it took, and with which versions
 
 
 def test_seconds_are_those_of_all_parts(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**6))
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
-    interrupt(config(), data, tmp_path, 5)
-    seconds = run("own/bars", config(), data, tmp_path).seconds
-    assert (seconds.train, seconds.evaluate) == (STEPS, 2)  # one tick each
+    for points, tests in ((0, 2), (4, 5)):  # at the end of each task; and at the start and in the middle of each
+        folder, chosen = tmp_path / f"{points}", config(curve_points=points)
+        interrupt(chosen, data, folder, 5)
+        seconds = run("own/bars", chosen, data, folder).seconds
+        assert (seconds.train, seconds.evaluate) == (STEPS, tests)  # one tick each
 
 
 def test_another_version_is_said_and_noted(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,18 +662,22 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_last_checkpoint_is_used(
     assert contents(folder) == whole
 
 
-def test_a_disk_that_is_full_at_the_end_leaves_no_half_result(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_disk_that_is_full_at_the_end_leaves_no_half_result(data: Dataset, tmp_path: Path, keep: bool) -> None:
     class FullAtTheEnd(Observer):
         def evaluated(self, task: int, accuracies: list[float]) -> None:
             if task == 2:
-                monkeypatch.setattr(os, "fsync", full_disk)
+                patched.setattr(os, "fsync", full_disk)
 
-    with pytest.raises(StoppedError, match=r"^cannot write .*: No space left on device.*to resume from step 8$"):
-        run("own/bars", config(), data, tmp_path, FullAtTheEnd())
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        pytest.raises(StoppedError, match=r"^cannot write .*: No space left on device.*to resume from step 8$"),
+    ):
+        run("own/bars", config(), data, tmp_path, FullAtTheEnd(), keep_learner=keep)
     assert names(tmp_path) == {"config.json", "history.csv", "checkpoints"}
     assert len(history(tmp_path)) == STEPS
+    run("own/bars", config(), data, tmp_path, keep_learner=keep)
+    assert names(tmp_path) == FINISHED | ({"learner.safetensors"} if keep else set())
 
 
 def test_a_folder_that_is_lost_is_one_sentence_and_is_not_made_again(data: Dataset, tmp_path: Path) -> None:
@@ -550,6 +749,15 @@ WRONG: dict[str, Callable[[dict[str, object]], object]] = {
     "an accuracy that is none": changed_run(matrix=[[1.0, math.nan]]),
     "an accuracy of more than all": changed_run(matrix=[[1.0, 101.0]]),
     "a negative accuracy": changed_run(matrix=[[1.0, -1.0]]),
+    "a curve that is none": changed_run(curve=[1.0]),
+    "a narrow point": changed_run(curve=[{"step": 4, "accuracies": [1.0]}]),
+    "a point of more than all": changed_run(curve=[{"step": 4, "accuracies": [1.0, 101.0]}]),
+    "a point of less than nothing": changed_run(curve=[{"step": 4, "accuracies": [-1.0, 1.0]}]),
+    "a point that is no number": changed_run(curve=[{"step": 4, "accuracies": [1.0, math.nan]}]),
+    "points that fall": changed_run(curve=[{"step": step, "accuracies": [1.0, 1.0]} for step in (4, 2)]),
+    "a point twice": changed_run(curve=[{"step": step, "accuracies": [1.0, 1.0]} for step in (4, 4)]),
+    "a point to come": changed_run(curve=[{"step": 8, "accuracies": [1.0, 1.0]}]),
+    "a point before the first": changed_run(curve=[{"step": -1, "accuracies": [1.0, 1.0]}]),
     "endless seconds": changed_run(seconds={"train": math.inf, "evaluate": 1.0}),
     "negative seconds": changed_run(seconds={"train": 1.0, "evaluate": -1.0}),
     "a setting of tomorrow": changed_run(config={"tomorrow": 1}),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autorecall.errors import AutorecallError, DataError
-from autorecall.runs.result import Diverged, MemoryCount, Result, Seconds, as_json, read_result, read_stopped
+from autorecall.runs.result import Diverged, MemoryCount, Point, Result, Seconds, as_json, read_result, read_stopped
 from autorecall.storage.files import write_json
 from autorecall.storage.formats import FORMAT
 
@@ -24,6 +24,7 @@ RESULT = Result(
     versions={"torch": "1.0"},
     machine={"device": "cpu"},
     data="abc",
+    curve=[Point(0, [0.0, 0.0]), Point(4, [90.0, 0.0]), Point(8, [20.0, 80.0])],
 )
 DIVERGED = Diverged("own/bars", seed=3, step=5, task=2, term="the loss", value="nan")
 
@@ -52,6 +53,12 @@ def test_why_a_run_diverged_comes_back(tmp_path: Path) -> None:
         ("memory", {"images": "0"}),
         ("seed", 1.0),
         ("preset", None),
+        ("curve", None),
+        ("curve", [1.0, 2.0]),
+        ("curve", [{"step": 1}]),
+        ("curve", [{"step": 1.5, "accuracies": [1.0, 2.0]}]),
+        ("curve", [{"step": 1, "accuracies": ["1", 2.0]}]),
+        ("curve", [{"step": 1, "accuracies": [1.0, 2.0], "extra": 1}]),
         ("extra", 1),
     ],
 )
@@ -102,6 +109,45 @@ def test_a_figure_that_cannot_be_is_refused_by_its_name(tmp_path: Path, name: st
     with pytest.raises(AutorecallError, match=rf"^result\.{name}(\[1\]\[[01]\])? is .*; expected ") as caught:
         read_result(tmp_path / "result.json")
     assert len(str(caught.value)) < 300
+
+
+def points(*steps: int) -> list[dict[str, object]]:
+    return [{"step": step, "accuracies": [1.0, 2.0]} for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("curve", "sentence"),
+    [
+        (points(4, 3), r"result\.curve is at steps \[4, 3\]; expected rising numbers from 0 to 8"),
+        (points(4, 4), r"result\.curve is at steps \[4, 4\]; expected rising"),
+        (points(-1, 4), r"result\.curve is at steps \[-1, 4\]; expected rising"),
+        (points(4, 9), r"result\.curve is at steps \[4, 9\]; expected rising"),
+        (points(*range(8, -1, -1)) * 1000, r"result\.curve is at steps .*; expected rising"),
+        ([{"step": 4, "accuracies": [1.0]}], r"result\.curve has a point without one accuracy for each of 2 tasks"),
+        ([{"step": 4, "accuracies": [1.0] * 3}], r"result\.curve has a point without one accuracy for each of 2"),
+        ([{"step": 4, "accuracies": []}], r"result\.curve has a point without one accuracy for each of 2"),
+        (
+            [{"step": 4, "accuracies": [1.0, 100.5]}],
+            r"result\.curve\[0\]\.accuracies\[1\] is 100\.5; expected 0 to 100",
+        ),
+        (
+            [*points(0), {"step": 4, "accuracies": [-1.0, 2.0]}],
+            r"result\.curve\[1\]\.accuracies\[0\] is -1\.0; expected",
+        ),
+    ],
+)
+def test_a_curve_that_no_run_can_have_drawn_is_refused(tmp_path: Path, curve: list[object], sentence: str) -> None:
+    write_json(tmp_path / "result.json", as_json(RESULT) | {"curve": curve})
+    with pytest.raises(DataError, match=f"^{sentence}") as caught:
+        read_result(tmp_path / "result.json")
+    assert len(str(caught.value)) < 300
+
+
+def test_a_result_of_a_version_without_curves_is_read(tmp_path: Path) -> None:
+    values = as_json(RESULT)
+    del values["curve"]
+    write_json(tmp_path / "result.json", values)
+    assert read_result(tmp_path / "result.json").curve == []
 
 
 @pytest.mark.parametrize(

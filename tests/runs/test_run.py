@@ -16,8 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from autorecall import ARMConfig, LagConfig, Learner, LearnerConfig, LwFConfig, NaiveConfig
-from autorecall.data import Dataset, Split, from_arrays, load
+from autorecall import ARMConfig, LagConfig, Learner, LearnerConfig, LwFConfig, NaiveConfig, load, save
+from autorecall.data import Dataset, Split, from_arrays
+from autorecall.data import load as load_data
 from autorecall.errors import AutorecallError, ConfigError, InputError, StoppedError
 from autorecall.metrics import average_accuracy, forgetting
 from autorecall.networks import MLPConfig, ResNet18Config
@@ -29,7 +30,7 @@ from autorecall.runs.run import run
 from autorecall.stream import Stream, StreamConfig
 from autorecall.torch_state import cores
 
-from .worlds import FINISHED, LEARNERS, STEPS, bars, config, contents, full_disk, history, names
+from .worlds import FINISHED, LEARNERS, STEPS, bars, checksum, config, contents, full_disk, history, names
 
 ARM_COLUMNS = (
     ["loss", "divergence", "teacher_avoidance", "student_avoidance", "diversity", "uncertainty", "l2_norm"]
@@ -140,12 +141,50 @@ def test_without_a_folder_nothing_is_written(data: Dataset, tmp_path: Path, monk
 
 def test_a_preset_runs_on_the_embedded_digits(tmp_path: Path) -> None:
     few = dataclasses.replace(PRESETS["mnist/arm"].config, fraction=0.02, split="val", threads=1)
-    result = run("mnist/arm", few, load("mnist"), tmp_path)
+    result = run("mnist/arm", few, load_data("mnist"), tmp_path)
     assert read_config(tmp_path / "config.json") == ("mnist/arm", few)
     assert result.steps == len(history(tmp_path)) == 10
     assert [len(row) for row in result.accuracy_matrix] == [5] * 5
     assert result.memory.parameters == 478_410
     assert result.accuracy > 10
+
+
+# The learner at the end
+
+
+@pytest.mark.parametrize("method", LEARNERS)
+def test_the_learner_that_is_kept_is_the_one_trained_by_hand(data: Dataset, tmp_path: Path, method: str) -> None:
+    chosen = config(method, seed=3)
+    stream = Stream(data, chosen.stream, seed=3)
+
+    def fresh() -> Learner:
+        network = chosen.network.build(data.input_shape, 4)
+        return chosen.learner.for_stream(stream.task_lengths).build(network, 3)
+
+    torch.manual_seed(3)
+    by_hand = fresh()
+    for task in stream:
+        if by_hand.waits_for_boundaries:
+            by_hand.boundary()
+        for batch in task:
+            by_hand.observe(*batch)
+    run("own/bars", chosen, data, tmp_path / "run", keep_learner=True)
+    save(by_hand, tmp_path / "by hand")
+    assert checksum(tmp_path / "run" / "learner.safetensors") == checksum(tmp_path / "by hand")
+
+    kept = fresh()
+    load(kept, tmp_path / "run" / "learner.safetensors")
+    x, y = next(iter(stream[0]))
+    assert torch.equal(kept.predict(x), by_hand.predict(x))
+    assert kept.observe(x, y) == by_hand.observe(x, y)
+
+
+def test_no_learner_is_kept_unless_it_is_asked_for(data: Dataset, tmp_path: Path) -> None:
+    plain = run("own/bars", config("arm"), data, tmp_path / "plain")
+    kept = run("own/bars", config("arm"), data, tmp_path / "kept", keep_learner=True)
+    assert names(tmp_path / "plain") == FINISHED
+    assert names(tmp_path / "kept") == FINISHED | {"learner.safetensors"}
+    assert dataclasses.replace(plain, seconds=Seconds()) == dataclasses.replace(kept, seconds=Seconds())
 
 
 # The same again

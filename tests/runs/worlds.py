@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from torch import Tensor
 
 from autorecall import ARMConfig, LagConfig, LearnerConfig, LwFConfig, NaiveConfig, Recalled
@@ -21,6 +22,7 @@ from autorecall.errors import InterruptedRunError
 from autorecall.networks import MLPConfig
 from autorecall.runs.loop import Observer
 from autorecall.runs.run import run
+from autorecall.storage.state_file import read_state
 from autorecall.stream import StreamConfig
 
 LEARNERS: dict[str, LearnerConfig] = {
@@ -70,9 +72,18 @@ def contents(folder: Path) -> dict[str, object]:
             values.pop("seconds", None)
             values.pop("checkpoint_seconds", None)
             found[path.name] = values
+        elif path.name == "learner.safetensors":
+            found[path.name] = checksum(path)
         elif path.is_file():
             found[path.name] = path.read_bytes()
     return found
+
+
+def checksum(path: Path) -> str:
+    """That over everything in a saved state; the file itself holds its parts in any order."""
+    read_state(path)  # it is right
+    with safe_open(path, "pt") as file:
+        return str(file.metadata()["sha256"])
 
 
 def history(folder: Path) -> list[dict[str, str]]:
