@@ -50,6 +50,8 @@ from .networks import ResNet18Config as ResNet18Config
 from .presets import PRESETS as PRESETS
 from .recall.batch import Recalled as Recalled
 from .runs.loop import Observer as Observer
+from .runs.model import Model as Model
+from .runs.model import load_model as load_model
 from .runs.result import Result as Result
 from .runs.run import run as run
 from .stream import Stream as Stream

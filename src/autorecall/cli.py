@@ -12,7 +12,15 @@ from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 
-COMMANDS = ("run", "sweep", "reproduce", "list", "show", "bench")  # each a module of `commands` with a function `main`
+COMMANDS = (
+    "run",
+    "sweep",
+    "reproduce",
+    "predict",
+    "list",
+    "show",
+    "bench",
+)  # each a module of `commands` with a function `main`
 HELP = """\
 autorecall - continual learning that keeps no data
 
@@ -22,6 +30,7 @@ commands:
   run [PRESET]   train one learner on one stream, and write its results to a folder
   sweep PRESET…  many runs: presets, seeds and values, several at a time
   reproduce NAME a table or figure of the paper, from the runs that it needs
+  predict RUN …  classify images with the model that a run left
   list [DATASET] print the presets, one `dataset/method` per line
   show DIR       collect all runs under a folder into one table, next to the paper's figures
   bench          measure what recall costs on this machine

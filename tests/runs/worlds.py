@@ -35,7 +35,7 @@ LEARNERS: dict[str, LearnerConfig] = {
 }
 STEPS = 8  # of every run: two tasks of four
 NEVER = 1e9  # seconds between two checkpoints, so that only the end of a task writes one
-FINISHED = {"config.json", "history.csv", "result.json"}
+FINISHED = {"config.json", "history.csv", "model.safetensors", "result.json"}
 
 
 def bars(each: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -72,7 +72,7 @@ def contents(folder: Path) -> dict[str, object]:
             values.pop("seconds", None)
             values.pop("checkpoint_seconds", None)
             found[path.name] = values
-        elif path.name == "learner.safetensors":
+        elif path.name in ("learner.safetensors", "model.safetensors"):
             found[path.name] = checksum(path)
         elif path.is_file():
             found[path.name] = path.read_bytes()

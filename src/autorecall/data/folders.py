@@ -113,7 +113,7 @@ def _read_split(labelled: list[tuple[Path, int]], size: int, mode: str) -> Split
             f"{len(labelled)} images of shape {shape[1:]} do not fit in memory; use fewer or smaller ones"
         ) from error
     for index, (path, _) in enumerate(labelled):
-        images[index] = _read_image(path, size, mode)
+        images[index] = read_image(path, size, mode)
     return Split(images, np.array([label for _, label in labelled], dtype=np.int64))
 
 
@@ -122,16 +122,27 @@ def _mode(path: Path) -> str:
         return image.mode
 
 
-def _read_image(path: Path, size: int, mode: str) -> npt.NDArray[np.uint8]:
+def read_image(path: Path, size: int, mode: str) -> npt.NDArray[np.uint8]:
+    """An image file as bytes (channels, size, size), in grey (L) or colour (RGB)."""
     with _opened(path) as image:
-        picture = _eight_bits(path, image).convert(mode)
-        # The same as shorter side to `size`, then crop the centre, without ever making the long strip that an image
-        # of 1 x 1,000,000 pixels would become.
-        width, height = picture.size
-        side = min(width, height)
-        left, top = (width - side) / 2, (height - side) / 2
-        square = picture.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
-        return np.asarray(square).reshape(size, size, -1).transpose(2, 0, 1)
+        return squared(image, size, mode, path)
+
+
+def squared(image: Image.Image, size: int, mode: str, name: str | Path = "the image") -> npt.NDArray[np.uint8]:
+    """The same of a picture that has been opened."""
+    picture = _eight_bits(name, image).convert(mode)
+    # The same as shorter side to `size`, then crop the centre, without ever making the long strip that an image
+    # of 1 x 1,000,000 pixels would become.
+    width, height = picture.size
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    square = picture.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+    return np.asarray(square).reshape(size, size, -1).transpose(2, 0, 1)
+
+
+def is_image(path: Path) -> bool:
+    """Whether a file has the name of an image that can be read."""
+    return path.suffix.lower() in _formats()[1] and not path.name.startswith(".")
 
 
 @contextmanager
@@ -157,7 +168,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise DataError(f"{shown(path)} cannot be read as an image; replace or remove it") from error
 
 
-def _eight_bits(path: Path, image: Image.Image) -> Image.Image:
+def _eight_bits(path: str | Path, image: Image.Image) -> Image.Image:
     """Deep greys scaled to 0..255, because Pillow's own conversion clips everything above 255."""
     if image.mode[0] not in "IF":
         return image

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from .. import precision
 from ..errors import AutorecallError, ConfigError, DivergedError, InputError
+from ..networks.inputs import Inputs
 from ..networks.resnet import FEWEST_STRIDED
 from ..recall.batch import Recalled
 from ..storage.schema import concrete
@@ -73,6 +74,9 @@ class Learner(ABC):
     network: nn.Module
     optimizer: Optimizer
     boundaries: Boundaries | None = None  # in learners that need to know where tasks begin
+
+    inputs: Inputs = Inputs()
+    """How images enter the network, in methods that scale or resize them."""
 
     threads: int | None = None
     """Threads that a step may use; None means one per core. It never changes what is computed."""
@@ -179,8 +183,12 @@ class Learner(ABC):
         return self._laid_out(x.to(self._device()))
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Inputs as the network sees them, for methods that scale or resize them."""
-        return x
+        """Inputs as the network sees them."""
+        return self.inputs.prepare(x)
+
+    def class_means(self) -> tuple[Tensor, Tensor] | None:
+        """For methods that predict the class of the nearest mean of features: labels, and their means."""
+        return None
 
     def boundary(self) -> None:
         """Say that the next batch begins a new task. Methods that do not use this ignore it."""

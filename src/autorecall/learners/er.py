@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..checks import check_choices, check_counts, check_positive
+from ..networks.inputs import Inputs
 from ..storage.state import State, mapping
 from .base import Learner, LearnerConfig, Memory
 from .shared.boundaries import Boundaries, BoundaryConfig
@@ -70,10 +71,7 @@ class ER(Learner):
         super().__init__(network, self.config.learning_rate, optimizer, seed)
         self.boundaries = Boundaries(self.config.tasks)
         self.reservoir = Reservoir(self.config.kept_images)
-
-    def prepare(self, x: Tensor) -> Tensor:
-        """Inputs in the range the network sees."""
-        return 2 * x - 1 if self.config.input_range == "symmetric" else x
+        self.inputs = Inputs(self.config.input_range)
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """Take the steps on a batch, then offer it to the reservoir."""

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from ..checks import check_choices, check_counts, check_not_negative, check_positive
 from ..errors import ConfigError, InputError
+from ..networks.inputs import Inputs
 from ..networks.vae import VAE, ConvVAEConfig, MLPVAEConfig, draw
 from ..recall.copies import in_passes
 from ..storage.state import State, for_optimizer, integer, integers, mapping, savable, tensor
@@ -99,20 +100,13 @@ class GEN(Learner):
         self.config = config or GENConfig()
         super().__init__(network, self.config.learning_rate, optimizer, seed)
         self.boundaries = Boundaries(self.config.tasks)
+        self.inputs = Inputs(self.config.input_range, self.config.image_size)
         self.vae: VAE | None = None  # made once the first batch shows the shape
         self.earlier_vae: VAE | None = None
         self.earlier_network: nn.Module | None = None
         self.images_of_task = 0
         self._shape: tuple[int, ...] = ()
         self._vae_optimizer: Optimizer
-
-    def prepare(self, x: Tensor) -> Tensor:
-        """Images in the size and range both networks see."""
-        size = self.config.image_size
-        if size is not None and x.dim() == 4 and x.shape[2:] != (size, size):
-            resized = F.interpolate(x, (size, size), mode="bilinear", antialias=True)
-            x = resized.clamp(x.min(), x.max())  # its weights add up to 1 only up to rounding
-        return 2 * x - 1 if self.config.input_range == "symmetric" else x
 
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Also refuse what the generator cannot make."""

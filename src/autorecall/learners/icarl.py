@@ -101,6 +101,14 @@ class ICaRL(Learner):
         scores[:, seen] = -distances
         return scores
 
+    def class_means(self) -> tuple[Tensor, Tensor] | None:
+        """The classes seen, and the means of their images' features."""
+        seen = self._images()
+        if not seen:
+            return None
+        like = torch.empty(0, device=self._device())
+        return torch.tensor([label for label, _ in seen], device=self._device()), self._class_means(like)
+
     def memory(self) -> Memory:
         """Exemplars and candidates."""
         return memory_of([images for _, images in self._images()])

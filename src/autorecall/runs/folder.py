@@ -32,8 +32,9 @@ from .result import Diverged, Point, Result, Seconds, as_json, read_result, read
 
 FILES = ("config.json", "result.json", "stopped.json")
 LEARNER = "learner.safetensors"  # of a finished run, if it is to be kept
+MODEL = "model.safetensors"  # the classifier that a finished run leaves
 LEFT = re.compile(
-    r"\.(config\.json|result\.json|stopped\.json|history\.csv|recalled\.png|learner\.safetensors)\.\d+\.tmp"
+    r"\.(config\.json|result\.json|stopped\.json|history\.csv|recalled\.png|(learner|model)\.safetensors)\.\d+\.tmp"
 )
 
 
@@ -128,7 +129,7 @@ class RunFolder:
         if (self.path / "config.json").exists():
             # Nothing has been learned yet that other threads could change.
             _refuse_stored(self.path, "an unfinished", status.preset, status.config, status.threads)
-        for name in ("recalled.png", LEARNER):  # of a run that was killed before it could write its result
+        for name in ("recalled.png", LEARNER, MODEL):  # of a run that was killed before it could write its result
             with suppress(OSError):
                 (self.path / name).unlink()
         self.write_config(status)
@@ -252,7 +253,7 @@ def _refuse_foreign(path: Path) -> None:
 
 def _refuse_irregular(path: Path) -> None:
     """A link could lead out of the folder and a pipe nowhere: a run writes to neither."""
-    files = [path / name for name in (*FILES, HISTORY, LEARNER, f"{CHECKPOINTS}/{HISTORY}")]
+    files = [path / name for name in (*FILES, HISTORY, LEARNER, MODEL, f"{CHECKPOINTS}/{HISTORY}")]
     for place in (path / CHECKPOINTS, *files, *Checkpoints(path).folders()):
         with suppress(FileNotFoundError, NotADirectoryError):
             found = place.lstat()

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate
@@ -24,8 +24,9 @@ from ..recall.batch import Recalled
 from ..storage.state import State, mapping
 from ..stream import Stream, Task, as_batch
 from ..torch_state import limited_threads, random_state, set_random_state
-from .folder import RunFolder, RunStatus, fitting
+from .folder import MODEL, RunFolder, RunStatus, fitting
 from .history import Extent, History
+from .model import save_model
 from .result import Diverged, MemoryCount, Point, Result, Seconds, check_curve
 
 CURVE_IMAGES = 1000  # of a test within a task
@@ -64,12 +65,14 @@ class RunLoop:
         stream: Stream,
         learner: Learner,
         tested: Split,
+        classes: Sequence[str],
         observer: Observer,
         stop: Callable[[], bool],
         fresh: bool = False,
         keep_learner: bool = False,
     ) -> None:
         self.status, self.stream, self.learner, self.tested = status, stream, learner, tested
+        self.classes = classes
         self.observer, self.stop, self.fresh, self.keep_learner = observer, stop, fresh, keep_learner
         self.total = sum(stream.task_lengths)
         self.few = few_of_each_class(tested, CURVE_IMAGES)
@@ -98,6 +101,9 @@ class RunLoop:
         result = self._result()
         self.history.finish(self.observer.warned)
         if self.folder is not None:
+            self.folder.lock.check()
+            config, shape = self.status.config, self.tested.inputs.shape[1:]
+            save_model(self.learner, config.network, self.classes, shape, self.folder.path / MODEL)
             if self.keep_learner:
                 self.folder.keep(self.learner)
             self.folder.end(result)

@@ -56,7 +56,7 @@ def run(
         _check_tested(tested, stream, config.split)
         _check_batches(learner, stream)
         status = RunStatus(preset, config, dataset.fingerprint(), threads, _versions(), _machine(config.device))
-        loop = RunLoop(status, stream, learner, tested, observer, stop, fresh, keep_learner)
+        loop = RunLoop(status, stream, learner, tested, dataset.classes, observer, stop, fresh, keep_learner)
         if folder is None:
             return loop.finish()
         with held(Path(folder), fresh, observer.warned) as place:
