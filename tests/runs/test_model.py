@@ -86,7 +86,7 @@ def test_predict_takes_paths_pictures_arrays_and_tensors_alike(tmp_path: Path) -
     ways = [
         path,
         str(path),
-        Image.open(path),
+        Image.fromarray(pixels[0]),
         pixels,
         pixels[0],
         torch.from_numpy(pixels),

@@ -1,4 +1,4 @@
-"""Pictures. The only module that uses matplotlib."""
+"""Pictures of a run and of the benchmark."""
 
 from __future__ import annotations
 
