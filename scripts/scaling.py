@@ -1,0 +1,78 @@
+"""What a step of ARM costs for other networks and images, and what that means for ImageNet-1k and a ResNet50.
+
+    python scripts/scaling.py        # on an idle machine, about two minutes
+
+Operations are counted (torch's flop counter, a multiplication and an addition are two), seconds measured. The last line
+draws on from the operations per second that were reached: an estimate, not a measurement.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from autorecall.commands.measure import always_recalling, seconds_of
+from autorecall.learners.arm import ARM
+from autorecall.networks import ResNet18Config
+from autorecall.presets import PRESETS
+from autorecall.torch_state import cores, limited_threads
+
+IMAGES, STEPS = 10, 10  # N and S of the paper
+CASES = [(20, 32, 10), (10, 32, 10), (40, 32, 10), (64, 32, 10), (20, 64, 10), (20, 84, 100), (20, 32, 1000)]
+IMAGENET = 1_281_167  # training images
+RESNET50 = 8.2  # GFLOP per image of 224 × 224, forward
+PARAMETERS = 25.6e6
+DAY = 86_400
+
+
+def forward_gflop(network: nn.Module, side: int) -> float:
+    """Operations of one image's way through a network."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(torch.rand(2, 3, side, side))
+    return float(counter.get_total_flops()) / 2 / 1e9
+
+
+def per_step(gflop: float) -> float:
+    """Operations of one step: each ascent step takes both networks forward and back to the images.
+
+    A pass back to the images costs as much as one forward, one to the weights as well. Real batch, recalled batch and
+    real batch again are learned (3 each), and the teacher answers the last two.
+    """
+    return IMAGES * gflop * (2 * STEPS * 2 + 3 * 3 + 2)
+
+
+def main() -> None:
+    """Measure and print."""
+    config = PRESETS["cifar10/arm"].config
+    rates = []
+    print("| base channels | image | classes | parameters | GFLOP per step | seconds | GFLOP/s |")
+    print("|---" * 7 + "|")
+    for channels, side, classes in CASES:
+        torch.manual_seed(0)
+        network = ResNet18Config(channels).build((3, side, side), classes)
+        step = per_step(forward_gflop(network, side))
+        learner = ARM(network, replace(always_recalling(config), recalled_images=100))
+        x, y = torch.rand(IMAGES, 3, side, side), torch.arange(IMAGES)
+        with limited_threads(max(1, cores() // 2)):
+            times = [seconds_of(partial(learner.observe, x, y)) for _ in range(5)]
+        seconds = statistics.median(times[2:])
+        rates.append(step / seconds)
+        count = sum(p.numel() for p in network.parameters())
+        print(f"| {channels} | {side} | {classes} | {count:,} | {step:.1f} | {seconds:.2f} | {step / seconds:.0f} |")
+    rate = statistics.median(rates)
+    total = per_step(RESNET50) * IMAGENET / IMAGES
+    days, hours = total / rate / DAY, total / 50e3 / 3600
+    print(
+        f"ImageNet-1k once through a ResNet50: {total / 1e6:.0f} PFLOP, {days:.0f} days at the {rate:.0f} GFLOP/s of this "
+        f"machine, {hours:.1f} hours at 50 TFLOP/s; the teacher keeps {4 * PARAMETERS / 1e6:.0f} MB, as much as "
+        f"{4 * PARAMETERS / (3 * 224 * 224):.0f} images of 224 x 224"
+    )
+
+
+if __name__ == "__main__":
+    main()
