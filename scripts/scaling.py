@@ -68,9 +68,9 @@ def main() -> None:
     total = per_step(RESNET50) * IMAGENET / IMAGES
     days, hours = total / rate / DAY, total / 50e3 / 3600
     print(
-        f"ImageNet-1k once through a ResNet50: {total / 1e6:.0f} PFLOP, {days:.0f} days at the {rate:.0f} GFLOP/s of this "
-        f"machine, {hours:.1f} hours at 50 TFLOP/s; the teacher keeps {4 * PARAMETERS / 1e6:.0f} MB, as much as "
-        f"{4 * PARAMETERS / (3 * 224 * 224):.0f} images of 224 x 224"
+        f"ImageNet-1k once through a ResNet50: {total / 1e6:.0f} PFLOP, {days:.0f} days at the {rate:.0f} GFLOP/s "
+        f"of this machine, {hours:.1f} hours at 50 TFLOP/s; the teacher keeps {4 * PARAMETERS / 1e6:.0f} MB, as much "
+        f"as {4 * PARAMETERS / (3 * 224 * 224):.0f} images of 224 x 224"
     )
 
 

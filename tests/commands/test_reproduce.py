@@ -82,6 +82,8 @@ def test_the_list_names_all_studies_with_a_time(say: Say, monkeypatch: pytest.Mo
         ("mnist --fraction 0", "fraction is 0.0"),
         ("mnist --fraction nan", "fraction is nan"),
         ("mnist --jobs 0", "jobs is 0"),
+        ("mnist --list --jobs 0", "jobs is 0"),
+        ("mnist --jobs 2 --ray local", "both --jobs and --ray"),
         ("cifar10 --data nowhere", "nowhere does not exist"),
         ("miniimagenet", "miniimagenet"),
     ],

@@ -435,7 +435,7 @@ def test_words_with_escape_codes_are_refused_without_them(say: Say, place: Path,
     assert list(place.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["show", "bench", "list"])
+@pytest.mark.parametrize("command", ["sweep", "reproduce", "show", "bench", "list"])
 def test_words_with_escape_codes_are_refused_by_every_command(say: Say, command: str) -> None:
     for words in (("x\x1b[2J", "y"), ("--\x1b[2J",), ("--\u202ex", "y")):
         said = say(command, *words)

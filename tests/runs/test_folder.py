@@ -271,7 +271,7 @@ def test_what_a_killed_process_left_is_removed_and_what_others_put_there_stays(
     (tmp_path / "checkpoints").mkdir(exist_ok=True)
     others = {".notes.tmp", ".history.csv.tmp", "notes.txt", "checkpoints/mymodel.pt", "checkpoints/.a.1.tmp"}
     left = {".lock", ".result.json.123.tmp", ".recalled.png.4.tmp", "checkpoints/.step-000000009.safetensors.123.tmp"}
-    left |= {".learner.safetensors.5.tmp"}
+    left |= {".learner.safetensors.5.tmp", ".model.safetensors.6.tmp"}
     for name in others | left | ({"recalled.png", "learner.safetensors"} if step == 1 else set()):
         (tmp_path / name).write_text("half a f")
     run("own/bars", config(), data, tmp_path)
@@ -279,7 +279,7 @@ def test_what_a_killed_process_left_is_removed_and_what_others_put_there_stays(
     assert found == others | FINISHED
 
 
-RUNS_OWN = ["config.json", "result.json", "stopped.json", "history.csv", "learner.safetensors"]
+RUNS_OWN = ["config.json", "result.json", "stopped.json", "history.csv", "learner.safetensors", "model.safetensors"]
 IRREGULAR = [*RUNS_OWN, "checkpoints", "checkpoints/history.csv"]
 
 

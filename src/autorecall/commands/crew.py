@@ -22,6 +22,7 @@ from .worker import Job, Report, write_job
 
 ATTEMPTS = 3  # at a run whose workers die without getting further
 PATIENCE = 0.2  # seconds between two looks at whether to stop
+LEAVING = 5.0  # seconds that a worker has to save its run when all is given up
 
 
 @dataclass
@@ -109,13 +110,22 @@ class Crew:
                     for worker in self._workers:
                         worker.process.send_signal(signal.SIGTERM)
         finally:
-            for worker in self._workers:  # only if something went wrong here, or at a second Ctrl-C
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """Something went wrong here, or a second Ctrl-C: those who are left save what they can, but not for long."""
+        for worker in self._workers:
+            worker.process.terminate()
+        for worker in self._workers:
+            try:
+                worker.process.wait(LEAVING)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
                 worker.process.kill()
 
     def _hire(self) -> None:
         # In a session of their own: a Ctrl-C is for this process, which tells them.
         process = subprocess.Popen(
-            [sys.executable, "-m", "autorecall.commands.worker"],
+            [sys.executable, "-P", "-m", "autorecall.commands.worker"],  # nothing is imported from the working folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -141,7 +151,11 @@ class Crew:
             return
         if progress is None:
             return
-        self._told(progress, progress.hear(json.loads(line)))
+        try:
+            event = json.loads(line)
+        except ValueError:  # somebody else's words
+            return
+        self._told(progress, progress.hear(event))
         if progress.state != "running":
             if stopping:
                 worker.dismiss()
@@ -154,7 +168,7 @@ class Crew:
             progress.state = "interrupted"
             return
         progress.deaths = progress.deaths + 1 if progress.step <= progress.step_at_death else 1
-        progress.step_at_death = progress.step
+        progress.step_at_death = max(progress.step_at_death, progress.step)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         if progress.deaths >= ATTEMPTS:
             progress.state, progress.why = "failed", f"its process {how} {ATTEMPTS} times; is there enough memory?"

@@ -14,14 +14,17 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from .. import data
 from ..config import RunConfig
-from ..errors import ConfigError, DataError
+from ..errors import AutorecallError, ConfigError, DataError
 from ..presets import changes
 from ..runs.folder import read_config
-from ..runs.result import Result, read_result
+from ..runs.result import Result
+from ..runs.run import device
+from ..storage.files import make_folder
 from ..torch_state import cores
 from . import costs
 from .crew import Crew, unfinished
 from .crew import Progress as Made
+from .rows import read_run
 from .signals import watched
 from .text import complain, printable
 from .worker import Job
@@ -32,14 +35,22 @@ if TYPE_CHECKING:
 MOST_JOBS = 1024
 
 
+def check_jobs(at_once: int, ray: str | None) -> None:
+    """Refuse a number of runs that cannot be made at a time."""
+    if not 1 <= at_once <= MOST_JOBS:
+        raise ConfigError(f"jobs is {at_once}; expected 1 to {MOST_JOBS:,} runs at a time")
+    if ray is not None and at_once > 1:
+        raise ConfigError("both --jobs and --ray are given, but Ray makes as many runs as it has cores; leave one out")
+
+
 def finished(job: Job) -> Result | None:
     """The result of this very run, however many threads it had; None if it has to be made."""
     folder = Path(job.folder)
     if not (folder / "result.json").exists():
         return None
-    preset, stored = read_config(folder / "config.json")
-    found = read_result(folder / "result.json")
-    same = preset == job.preset and stored.seed == job.config.seed
+    run = read_run(folder)
+    stored, found = run.config, run.result
+    same = found.preset == job.preset and stored.seed == job.config.seed
     if not same or changes(job.config, stored) or changes(stored, job.config):
         raise ConfigError(f"{folder} holds a run with other settings; choose another --out, or move it aside")
     known = _fingerprint(stored.dataset, job.data, stored.image_size)
@@ -62,17 +73,23 @@ def _fingerprint(dataset: str, folder: str | None, image_size: int | None) -> st
 
 def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console) -> None:
     """Make the runs that are missing, or raise why that was not possible; Ctrl-C saves them all."""
-    if not 1 <= at_once <= MOST_JOBS:
-        raise ConfigError(f"jobs is {at_once}; expected 1 to {MOST_JOBS:,} runs at a time")
+    check_jobs(at_once, ray)
     missing = [job for job in wanted if finished(job) is None]
     if len(missing) < len(wanted):
         console.print(f"{len(wanted) - len(missing)} of {len(wanted)} runs have already finished")
     if not missing:
         return
+    again = [job for job in missing if (Path(job.folder) / "result.json").exists()]
+    if again:
+        console.print(f"{len(again)} finished runs are made again, as they have no curve or learner; see *.old-1")
     shared = 1 if ray else max(1, cores() // at_once)
     missing = [replace(job, config=_with_threads(job, shared)) for job in missing]
-    for job in {job.config.dataset: job for job in missing}.values():  # downloaded once, and refused before any run
+    # What all runs would fail at is refused before any of them is made; data are downloaded once.
+    for name in {job.config.device for job in missing}:
+        device(name)
+    for job in {(job.config.dataset, job.data, job.config.image_size): job for job in missing}.values():
         _check_data(job)
+    make_folder(Path(missing[0].folder).parent)
     with watched() as stop, _Display(console, missing) as display:
         crew: Crew | RayCrew
         if ray is None:
@@ -98,9 +115,15 @@ def _with_threads(job: Job, shared: int) -> RunConfig:
     """The threads that were asked for; those that an unfinished run began with; or a share of the cores."""
     if job.config.threads is not None:
         return job.config
-    config = Path(job.folder) / "config.json"
-    if config.exists() and not config.with_name("result.json").exists():
-        return replace(job.config, threads=read_config(config)[1].threads)
+    folder = Path(job.folder)
+    if (folder / "result.json").exists():  # made again: with as many threads as before, for the same figures
+        used = read_run(folder).result.machine.get("threads", "")
+        return replace(job.config, threads=int(used) if used.isdecimal() else shared)
+    if (folder / "config.json").exists():
+        try:
+            return replace(job.config, threads=read_config(folder / "config.json")[1].threads)
+        except AutorecallError as error:
+            raise DataError(f"{folder}: {error}") from error
     return replace(job.config, threads=shared)
 
 

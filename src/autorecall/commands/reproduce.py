@@ -15,7 +15,8 @@ from ..checks import brief
 from ..errors import ConfigError, DataError
 from ..torch_state import cores
 from . import costs
-from .many import finished, make
+from .many import check_jobs, finished, make
+from .output import quiet_console
 from .paper import STUDIES
 from .paper.study import Place
 from .text import printable
@@ -72,13 +73,14 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"seeds is {chosen.seeds}; expected 1 to {MOST_SEEDS:,}, where 5 means 0 to 4")
     if not (math.isfinite(chosen.fraction) and 0 < chosen.fraction <= 1):
         raise ConfigError(f"fraction is {chosen.fraction}; expected a number above 0 and at most 1")
+    check_jobs(chosen.jobs, chosen.ray)
     names = list(STUDIES) if "all" in chosen.names else list(chosen.names)
     for name in names:
         if name not in STUDIES:
             raise ConfigError(f"there is no study {brief(name)}; expected all, or some of {', '.join(STUDIES)}")
     if not names and not chosen.list:
         raise ConfigError(f"nothing is named; expected all, or some of {', '.join(STUDIES)}; --list says what they are")
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = quiet_console()
     place = Place(chosen.out, chosen.data)
     if chosen.list:
         _list(console, place, names or list(STUDIES), chosen)
@@ -86,12 +88,16 @@ def main(arguments: list[str]) -> None:
     rows = [row for name in names for row in STUDIES[name].wanted(place, chosen.seeds, chosen.fraction)]
     if chosen.make_runs:
         make(place.jobs(rows), chosen.jobs, chosen.ray, console)
+    lacking = []
     for name in names:
         written = STUDIES[name].write(place, chosen.seeds, chosen.fraction)
-        if not written:
-            raise DataError(f"{chosen.out} has too few runs for {name}; leave --no-make-runs out, or see --fraction")
+        lacking += [] if written else [name]
         for path in written:
             console.print(f"wrote {printable(str(path))}", soft_wrap=True)
+    if lacking:
+        raise DataError(
+            f"{chosen.out} has too few runs for {', '.join(lacking)}; leave --no-make-runs out, or see --fraction"
+        )
 
 
 def _list(console: Console, place: Place, names: list[str], chosen: Arguments) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TextIO, cast
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -29,6 +28,7 @@ from ..runs.result import Result
 from ..runs.run import run
 from ..torch_state import cores
 from .memory import keep_freed_memory
+from .output import quiet_console
 from .signals import watched
 from .text import complain, printable
 from .words import harmless, silent
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
     chosen = parse(arguments)
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
-    console = Console(highlight=False, markup=False, emoji=False, file=cast(TextIO, _Quiet(sys.stdout)))
+    console = quiet_console()
     earlier = (
         None
         if chosen.fresh
@@ -186,38 +186,6 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
         if word.startswith(f"{name}="):
             return word.removeprefix(f"{name}=")
     return None
-
-
-class _Quiet:
-    """A file that falls silent once it cannot be written to: a run need not end because nobody is listening."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file, self._broken = file, False
-
-    def write(self, text: str) -> int:
-        """Write, as long as that works."""
-        if not self._broken:
-            try:
-                return self._file.write(text)
-            except OSError as error:
-                self._fall_silent(error)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush, as long as that works."""
-        if not self._broken:
-            try:
-                self._file.flush()
-            except OSError as error:
-                self._fall_silent(error)
-
-    def _fall_silent(self, error: OSError) -> None:
-        self._broken = True
-        if not isinstance(error, BrokenPipeError):  # a reader that left knows
-            complain(f"cannot print ({error.strerror}); the run continues without output")
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._file, name)
 
 
 class _Bar(Observer):

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from ..checks import brief
 from ..errors import ConfigError
 from ..presets import PRESETS, preset
 from ..runs.names import run_folder
 from . import run as run_command
-from .many import finished, make
+from .many import check_jobs, finished, make
+from .output import quiet_console
 from .rows import Run, grouped, print_rows
 from .text import printable
 from .words import harmless
 from .worker import Job
 
 MOST_RUNS = 10_000
-OWN = {"--seeds": True, "--set": True, "--jobs": True, "--ray": True, "--best": False, "-h": False, "--help": False}
+OWN = ("--seeds", "--jobs", "--ray", "--best", "--no-best", "-h", "--help")
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,11 @@ def main(arguments: list[str]) -> None:
     own, passed_on = _split(arguments)
     with harmless(arguments):
         chosen = tyro.cli(Arguments, prog="autorecall sweep", args=own)
+    check_jobs(chosen.jobs, chosen.ray)
     jobs = list(_jobs(chosen, passed_on))
     if chosen.best and any(job.config.split != "val" for job in jobs):
         raise ConfigError("--best would choose on test images; add --split val")
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = quiet_console()
     make(jobs, chosen.jobs, chosen.ray, console)
     runs = []
     for job in jobs:
@@ -83,17 +84,20 @@ def main(arguments: list[str]) -> None:
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of the sweep itself, and those for every run."""
+    """The words of the sweep itself, and those for every run; what several --set give is put together."""
     own: list[str] = []
+    values: list[str] = []
     passed_on: list[str] = []
     target = own  # presets come first
     for word in arguments:
         if word.startswith("-") and not _is_number(word):
-            target = own if word.split("=")[0] in OWN else passed_on
+            name, equals, value = word.partition("=")
+            target = values if name == "--set" else own if name in OWN else passed_on
+            if name == "--set":
+                values += [value] if equals else []
+                continue
         target.append(word)
-        if target is own and word in OWN and not OWN[word]:
-            target = own
-    return own, passed_on
+    return own + (["--set", *values] if values else []), passed_on
 
 
 def _is_number(word: str) -> bool:

@@ -122,13 +122,16 @@ def do(job: Job, say: Callable[[Report], None], stop: Stop) -> None:
         raise
     except AutorecallError as error:
         say({"failed": str(error)})
+    except MemoryError:
+        say({"failed": "it needs more memory than the machine has; lower the sizes in the config"})
+    except Exception as error:  # a mistake of ours, or torch out of memory: the other runs go on
+        say({"failed": f"{type(error).__name__}: {error}"})
 
 
 def main() -> None:
     """Do jobs until there are no more."""
-    stdout = sys.__stdout__
-    assert stdout is not None
-    sys.stdout = sys.stderr  # only what is said on purpose may go to the other side
+    stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # only what is said on purpose may go to the other side
     keep_freed_memory()
     jobs: list[str] = []
     changed = threading.Condition()

@@ -7,7 +7,9 @@ actor next to the program that started them, and ask it whether to stop.
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +23,7 @@ from ..errors import ConfigError, InUseError
 
 PATIENCE = 0.5  # seconds between two looks at what has happened
 CONNECTING = 5.0  # seconds that a cluster may take to answer
-RELEASING = 60.0  # seconds that a lost node's process may go on holding a folder
+RELEASING = 300.0  # seconds that a lost node may go on holding a folder; a lease of NFS takes 90
 EXPECTED = "expected HOST:PORT of its head node, auto for one that runs on this machine, or local to start one here"
 
 
@@ -34,7 +36,8 @@ class Board:
 
     def report(self, number: int, event: Report) -> bool:
         """What happened to a run; the answer is whether to stop."""
-        self._news.append((number, event))
+        if event:
+            self._news.append((number, event))
         return self._stop
 
     def news(self) -> list[tuple[int, Report]]:
@@ -51,13 +54,24 @@ def task(number: int, line: str, board: Any) -> None:
     """One run, in a process of Ray's."""
     import ray
 
-    job, stop = read_job(line), Stop()
-
     def say(event: Report) -> None:
         try:
             stop.signal = stop.signal or int(ray.get(board.report.remote(number, event)))
         except ray.exceptions.RayError:  # the program that wanted it is gone
             stop.signal = stop.signal or 1
+
+    class AskingStop(Stop):
+        """Asks the board now and then, also during a long test."""
+
+        asked = 0.0
+
+        def __call__(self) -> bool:
+            if time.monotonic() - self.asked > PATIENCE:
+                self.asked = time.monotonic()
+                say({})
+            return super().__call__()
+
+    job, stop = read_job(line), AskingStop()
 
     given_up = time.monotonic() + RELEASING
     while True:
@@ -86,9 +100,14 @@ class RayCrew:
                 ray.get_runtime_context().get_node_id(), soft=False
             )
             board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+            largest = max((node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
             given = {}
             for number, progress in enumerate(self.all):
                 threads = progress.job.config.threads or 1
+                if threads > largest:
+                    raise ConfigError(
+                        f"threads is {threads} but no node of the cluster has more than {largest:g} cores"
+                    )
                 options = {"num_cpus": threads, "max_retries": ATTEMPTS, "name": progress.job.preset}
                 line = write_job(progress.job)
                 given[ray.remote(task).options(**options).remote(number, line, board)] = progress
@@ -106,6 +125,9 @@ class RayCrew:
                 progress = given.pop(reference)
                 try:
                     ray.get(reference)
+                except ray.exceptions.RayTaskError as error:
+                    progress.state, progress.why = "failed", f"{type(error.cause).__name__}: {error.cause}"
+                    self._told(progress, "")
                 except ray.exceptions.RayError as error:
                     progress.state = "interrupted" if asked else "failed"
                     progress.why = f"its process or node was lost {ATTEMPTS + 1} times ({type(error).__name__})"
@@ -138,8 +160,14 @@ def _connected(address: str) -> Any:
             socket.create_connection((host, int(port)), CONNECTING).close()
         except (OSError, OverflowError) as error:
             raise ConfigError(f"no Ray cluster answers at {address}; {EXPECTED}") from error
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error", include_dashboard=False)
     except ConnectionError as error:
-        raise ConfigError(f"no Ray cluster answers at {address}; {EXPECTED}") from error
+        raise ConfigError(f"no Ray cluster answers at {address}, or this machine is none of its; {EXPECTED}") from error
+    except RuntimeError as error:  # e.g. other versions of Python or Ray
+        raise ConfigError(f"the Ray cluster at {address} cannot be used: {error}") from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # which Ray replaces with one that saves nothing
     return ray

@@ -29,9 +29,10 @@ def _named(method: str, preset: str, config: RunConfig) -> str:
     if preset not in PRESETS:
         return method
     changed = changes(config, PRESETS[preset].config)
-    changed.pop("dataset", None)  # a folder of its own
+    if changed.pop("dataset", None) is not None:  # which has a folder; what counts then is the preset's
+        changed = {"preset": preset.split("/")[0]} | changed
     short = _short_names(names_of_fields(config))
-    parts = [f"{short[name]}={_written(value)}" for name, value in changed.items()]
+    parts = [f"{short.get(name, name)}={_written(value)}" for name, value in changed.items()]
     name = "+".join([method, *parts])
     if len(name) > LONGEST:
         checksum = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -51,7 +52,7 @@ def _written(value: object) -> str:
         return ",".join(map(_written, value)) or "none"
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    return NO_QUOTING.sub("-", str(value))
+    return NO_QUOTING.sub("-", str(value).replace("e+", "e"))
 
 
 def _holds(folder: Path, preset: str, config: RunConfig) -> bool:

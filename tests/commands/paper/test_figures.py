@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from autorecall.commands.paper import STUDIES, drawing
 from autorecall.commands.paper.figures import binned
 from autorecall.commands.paper.study import Place, class_history
 from autorecall.commands.rows import read_run
+from autorecall.errors import DataError
 from autorecall.presets import PRESETS
 
 from .worlds import write_rows, write_run
@@ -56,3 +58,38 @@ def test_bins_keep_the_mean_over_time() -> None:
 @pytest.mark.parametrize("count", [1, 5, 7, 8, 20])
 def test_every_line_has_a_colour_of_its_own(count: int) -> None:
     assert len(set(drawing.colours(count))) == count
+
+
+def test_runs_that_were_tested_at_other_steps_are_not_averaged(tmp_path: Path) -> None:
+    rows = [row for row in STUDIES["accuracy"].rows(2, 1.0) if row.preset.startswith("mnist/")]
+    write_rows(tmp_path, rows, [[50.0, 40.0], [60.0, 55.0]])
+    alone = {path: path.read_bytes() for path in STUDIES["accuracy"].write(Place(tmp_path), 1, 1.0)}
+    for name in ("naive", "arm"):
+        result = tmp_path / "mnist" / name / "seed-1" / "result.json"
+        result.write_text(result.read_text().replace('"step": 50', '"step": 51'))
+    assert {path: path.read_bytes() for path in STUDIES["accuracy"].write(Place(tmp_path), 2, 1.0)} == alone
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"step,loss\n1,2\n", b"recalled_class_0\nx\n", b"\xff\xfe", b"recalled_class_0\n"]
+)
+def test_a_damaged_history_is_named(tmp_path: Path, content: bytes) -> None:
+    folder = write_run(tmp_path, "cifar10/arm", PRESETS["cifar10/arm"].config, 20.0)
+    (folder / "history.csv").write_bytes(content)
+    with pytest.raises(DataError, match=r"history\.csv is damaged"):
+        STUDIES["history"].write(Place(tmp_path), 1, 1.0)
+
+
+def test_a_pipe_instead_of_a_history_is_not_waited_for(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "cifar10/arm", PRESETS["cifar10/arm"].config, 20.0)
+    (folder / "history.csv").unlink()
+    os.mkfifo(folder / "history.csv")
+    with pytest.raises(DataError):
+        STUDIES["history"].write(Place(tmp_path), 1, 1.0)
+
+
+def test_a_damaged_run_is_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "cifar10/arm", PRESETS["cifar10/arm"].config, 20.0)
+    (folder / "result.json").write_text("{}")
+    with pytest.raises(DataError, match="arm/seed-0"):
+        STUDIES["history"].write(Place(tmp_path), 1, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,10 @@ from autorecall.commands.paper.gradients import PUBLISHED, correlations, gradien
 from autorecall.commands.paper.kept import Kept, kept
 from autorecall.commands.paper.study import Place, Row
 from autorecall.data import load
+from autorecall.errors import DataError
 from autorecall.presets import PRESETS
 from autorecall.runs.names import run_folder
+from autorecall.storage.state_file import write_state
 
 FRACTION = 0.05
 
@@ -136,6 +139,50 @@ def test_the_study_keeps_its_numbers_and_does_not_measure_again(results: Path, m
 def test_recalled_images_are_drawn_and_kept(results: Path) -> None:
     written = STUDIES["recalled"].write(Place(results), 1, FRACTION)
     assert {path.suffix for path in written} == {".safetensors", ".png", ".pdf"}
+
+
+@pytest.mark.parametrize("change", ['"values": []', '"layer": "FC 9", "kind"', '"images": null'])
+def test_damaged_numbers_are_named(results: Path, tmp_path: Path, change: str) -> None:
+    numbers = {
+        "images": 1,
+        "values": [
+            {"layer": "All", "kind": k, "with_class": c, "mean": 0.1, "deviation": 0.1}
+            for k in ("hard", "soft")
+            for c in ("originator", "target")
+        ],
+    }
+    text = json.dumps(numbers)
+    name = change.split(":")[0]
+    start = text.index(name)
+    damaged = {'"values"': '{"images": 1, "values": []}'}.get(name) or text[:start] + change + text[
+        text.index(",", start) :
+    ]
+    (tmp_path / f"gradients-mnist+fraction={FRACTION}.json").write_text(damaged)
+    with pytest.raises(DataError, match="gradients-mnist"):
+        STUDIES["gradients"].write(Place(results, into=tmp_path), 1, FRACTION)
+
+
+def test_damaged_images_are_named(results: Path, tmp_path: Path) -> None:
+    images = tmp_path / f"recalled-mnist+fraction={FRACTION}.safetensors"
+    pixels = torch.zeros(2, 1, 28, 28, dtype=torch.uint8)
+    good: dict[str, object] = {
+        "real": pixels,
+        "recalled": pixels.clone(),
+        "labels": torch.tensor([0, 9]),
+        "targets": torch.tensor([1, 2]),
+    }
+    write_state(images, good)
+    assert STUDIES["recalled"].write(Place(results, into=tmp_path), 1, FRACTION)
+    changes: tuple[dict[str, object], ...] = (
+        {"labels": torch.tensor([0, 99])},
+        {"labels": torch.tensor([0])},
+        {"real": pixels[:0]},
+        {"real": 3},
+    )
+    for change in changes:
+        write_state(images, good | change)
+        with pytest.raises(DataError, match="recalled-mnist"):
+            STUDIES["recalled"].write(Place(results, into=tmp_path), 1, FRACTION)
 
 
 def _is_training_image(end: Kept, image: Tensor, label: int) -> bool:

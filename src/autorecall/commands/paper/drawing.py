@@ -53,7 +53,8 @@ def save(figure: Figure, path: Path) -> list[Path]:
     written = []
     for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
         drawn = io.BytesIO()
-        figure.savefig(drawn, format=kind, metadata=metadata)
+        with matplotlib.rc_context({"text.parse_math": False}):
+            figure.savefig(drawn, format=kind, metadata=metadata)
         target = path.with_name(f"{path.name}.{kind}")
         write_bytes(target, drawn.getvalue())
         written.append(target)

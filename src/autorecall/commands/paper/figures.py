@@ -160,19 +160,25 @@ class Diversity(Study):
             drawing.tidy(ax)
             lines += [[DATASETS[dataset], f"{weight:g}", value] for weight, value in points]
         axes[0].set_ylabel("accuracy in %")
-        table = Table("Accuracy of ARM against λ3", ("dataset", "λ3", "accuracy"), lines)
+        parts = "natural images: the first 10 % of every task at most"
+        table = Table(f"Accuracy of ARM against λ3 ({parts})", ("dataset", "λ3", "accuracy"), lines)
         drawn = drawing.save(figure, place.stem(self.name, fraction))
         return drawn + write_table(place, self.name, fraction, table)
 
 
 def with_curves(runs: Sequence[Run]) -> list[Run]:
-    """Those that tested more often than once per task."""
-    return [run for run in runs if run.result.curve]
+    """Those that tested more often than once per task, all at the same steps: those of the first."""
+    drawn = [run for run in runs if run.result.curve]
+    return [run for run in drawn if _steps(run) == _steps(drawn[0])]
+
+
+def _steps(run: Run) -> list[int]:
+    return [point.step for point in run.result.curve]
 
 
 def draw_accuracy(ax: Axes, runs: Sequence[Run], legend: bool = True) -> None:
     """A line for each task: the mean over runs."""
-    steps = [point.step for point in runs[0].result.curve]
+    steps = _steps(runs[0])
     accuracies = np.mean([[point.accuracies for point in run.result.curve] for run in runs], axis=0)
     tasks = accuracies.shape[1]
     for task, colour in enumerate(drawing.colours(tasks)):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...errors import AutorecallError, DataError
 from ...learners.shared.modes import evaluating
 from ...storage.files import make_folder, read_json, write_json
 from ...storage.schema import decode
@@ -110,9 +111,7 @@ class Gradients(Study):
                 make_folder(numbers.parent)
                 write_json(numbers, asdict(correlations(end, IMAGES)))
             if numbers.exists():
-                read = decode(Correlations, read_json(numbers), "gradients")
-                assert isinstance(read, Correlations)
-                found[row.label] = read
+                found[row.label] = read = _read(numbers)
                 written += [numbers, *write_table(place, f"gradients-{row.label}", fraction, _table(row.label, read))]
         if found:
             written += self._draw(place, fraction, found)
@@ -143,6 +142,19 @@ class Gradients(Study):
             line[0].set_ylabel("correlation of gradients")
         axes[0][0].legend(fontsize=8, loc="upper left")
         return drawing.save(figure, place.stem(self.name, fraction))
+
+
+def _read(path: Path) -> Correlations:
+    """The numbers of one dataset, if they are complete."""
+    try:
+        found = decode(Correlations, read_json(path), "gradients")
+    except AutorecallError as error:
+        raise DataError(f"{path}: {error}") from error
+    assert isinstance(found, Correlations)
+    wanted = {(layer, kind, c) for layer in _layers(found) for kind in KINDS for c in CLASSES}
+    if not found.values or wanted != {(value.layer, value.kind, value.with_class) for value in found.values}:
+        raise DataError(f"{path} lacks some layers, or has others twice; remove it to measure again")
+    return found
 
 
 def correlations(end: Kept, count: int) -> Correlations:

@@ -72,23 +72,23 @@ def kept(place: Place, row: Row) -> Kept | None:
     """The learner of a row's first run that kept one; None if there is none here, or no data."""
     for run in place.runs(row):
         if (run.folder / LEARNER).exists():
+            folder = None if run.config.dataset == "mnist" else place.data
             try:
-                return _loaded(place, run)
+                dataset = data.load(run.config.dataset, folder, run.config.image_size, may_download=False)
             except DataError:
-                if place.data is not None:
+                if folder is not None:
                     raise
                 return None
+            return _loaded(dataset, run)
     return None
 
 
-def _loaded(place: Place, run: Run) -> Kept:
-    folder = None if run.config.dataset == "mnist" else place.data
-    dataset = data.load(run.config.dataset, folder, run.config.image_size, may_download=False)
+def _loaded(dataset: Dataset, run: Run) -> Kept:
     stream = Stream(dataset, run.config.stream, run.config.fraction, run.config.seed)
     with own_random_state(run.config.seed):
         learner = build_learner(run.config, dataset, stream)
     assert isinstance(learner, RecallLearner)
     load(learner, run.folder / LEARNER)
     # The next batch would begin a new task, and with it the teacher would become a copy of the student.
-    learner.boundaries.batches -= stream.task_lengths[-1] // 2 + 1
+    learner.boundaries.batches -= 1
     return Kept(learner, dataset, stream)

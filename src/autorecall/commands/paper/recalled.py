@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ...data import cifar10
+from ...errors import AutorecallError, DataError
 from ...storage.files import make_folder
-from ...storage.state import tensor
+from ...storage.state import labels, tensor
 from ...storage.state_file import read_state, write_state
 from ..pictures import pixels
 from . import drawing
@@ -48,8 +49,7 @@ class RecalledImages(Study):
                 make_folder(images.parent)
                 write_state(images, _few(end))
             if images.exists():
-                state = read_state(images)
-                parts = [tensor(state[name]) for name in ("real", "recalled", "labels", "targets")]
+                parts = _read(images, len(CLASSES[row.label]))
                 written += [images, *self._draw(place.stem(f"recalled-{row.label}", fraction), row.label, *parts)]
         return written
 
@@ -70,6 +70,19 @@ class RecalledImages(Study):
         words_above = "recalled images with the teacher's class, above the real ones that they started from"
         figure.suptitle(f"{TITLES[dataset]}: {words_above}", fontsize=10)
         return drawing.save(figure, path)
+
+
+def _read(path: Path, classes: int) -> list[Tensor]:
+    """Images and their classes, if they fit together."""
+    try:
+        state = read_state(path)
+        real, recalled = (tensor(state[name]) for name in ("real", "recalled"))
+        numbers = [labels(state[name], classes, len(real)) for name in ("labels", "targets")]
+        if real.shape != recalled.shape or real.dtype != torch.uint8 or real.dim() != 4 or len(real) == 0:
+            raise DataError("not as many real as recalled images")
+    except (AutorecallError, LookupError) as error:
+        raise DataError(f"{path} is damaged ({error}); remove it to recall again") from error
+    return [real, recalled, *numbers]
 
 
 def _few(end: Kept) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...config import RunConfig
+from ...errors import DataError
 from ...presets import PRESETS
 from ...runs.names import run_folder
-from ...storage.files import make_folder, write_text
+from ...storage.files import make_folder, regular_file, write_text
 from ...storage.schema import with_field
 from ..many import finished
 from ..rows import Run
@@ -139,7 +141,14 @@ def write_table(place: Place, name: str, fraction: float, table: Table) -> list[
 
 def class_history(run: Run) -> NDArray[np.float64]:
     """The mean probabilities of classes among the recalled images: steps × classes, NaN where nothing was recalled."""
-    with (run.folder / "history.csv").open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
+    path = run.folder / "history.csv"
+    try:
+        with regular_file(path) as file:
+            rows = csv.DictReader(io.StringIO(file.read().decode(), newline=""))
         names = [name for name in rows.fieldnames or () if name.startswith("recalled_class_")]
-        return np.array([[float(row[name] or "nan") for name in names] for row in rows])
+        shares = np.array([[float(row[name] or "nan") for name in names] for row in rows])
+        if shares.ndim != 2 or shares.size == 0:
+            raise ValueError("no recalled classes")
+        return shares
+    except (ValueError, TypeError, csv.Error) as error:
+        raise DataError(f"{path} is damaged, or not of a run that recalls ({error}); make the run again") from error

@@ -41,17 +41,22 @@ class Figure:
         return plain + spread + "*" * self.marked
 
 
+OUTSIDE = "* The mean lies outside the published mean ± spread."
 Cell = str | int | Figure | None
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a header; a cell that is None is empty."""
+    """Rows under a header; a cell that is None is empty. What marks mean is said below."""
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = field(default=())
+
+    def _notes(self) -> list[str]:
+        marked = any(isinstance(cell, Figure) and cell.marked for row in self.rows for cell in row)
+        return [*self.notes, *([OUTSIDE] if marked else [])]
 
     def markdown(self) -> str:
         """For the docs."""
@@ -60,7 +65,7 @@ class Table:
             "|---" + "|---:" * (len(self.header) - 1) + "|",
             *("| " + " | ".join(in_markdown(_text(cell)) for cell in row) + " |" for row in self.rows),
         ]
-        notes = "".join(f"\n{in_markdown(note)}\n" for note in self.notes)
+        notes = "".join(f"\n{in_markdown(note)}\n" for note in self._notes())
         return f"{in_markdown(self.title)}\n\n" + "\n".join(lines) + "\n" + notes
 
     def latex(self) -> str:
@@ -69,7 +74,7 @@ class Table:
             "% needs \\usepackage{booktabs}",
             "\\begin{table}",
             "\\centering",
-            f"\\caption{{{_latex(' '.join([self.title + '.', *self.notes]))}}}",
+            f"\\caption{{{_latex(' '.join([self.title + '.', *self._notes()]))}}}",
             f"\\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
             "\\toprule",
             " & ".join(map(_latex, self.header)) + " \\\\",
@@ -96,7 +101,8 @@ class Table:
                 if isinstance(cell, Figure):
                     cells += [round(cell.value, 6), "" if cell.spread is None else round(cell.spread, 6)]
                 else:
-                    cells += [_text(cell), ""] if has_spread else [_text(cell)]
+                    plain = str(cell) if isinstance(cell, int) else _text(cell).replace("−", "-")
+                    cells += [plain, ""] if has_spread else [plain]
             writer.writerow(cells)
         return lines.getvalue()
 
