@@ -560,6 +560,20 @@ def test_the_learner_of_a_run_that_was_killed_before_its_result_is_not_taken_for
     assert names(tmp_path) == FINISHED
 
 
+def test_a_learner_that_cannot_be_kept_leaves_no_result(data: Dataset, tmp_path: Path) -> None:
+    class InTheWay(Observer):
+        def evaluated(self, task: int, accuracies: list[float]) -> None:
+            if task == 2:
+                (tmp_path / "learner.safetensors").mkdir()
+
+    with pytest.raises(StoppedError, match=r"^cannot write .*learner\.safetensors: .*to resume from step 8$"):
+        run("own/bars", config(), data, tmp_path, InTheWay(), keep_learner=True)
+    assert not (tmp_path / "result.json").exists()
+    (tmp_path / "learner.safetensors").rmdir()
+    run("own/bars", config(), data, tmp_path, keep_learner=True)
+    assert names(tmp_path) == FINISHED | {"learner.safetensors"}
+
+
 def test_a_run_that_diverges_keeps_no_learner(data: Dataset, tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         run("own/bars", config(NaiveConfig(1e30)), data, tmp_path, keep_learner=True)

@@ -1,0 +1,537 @@
+"""`autorecall sweep`: a grid of runs, each as if it had been made alone, whatever happens to the processes.
+
+Runs are made by processes of their own, which load all of the embedded digits and torch: so there are few of them here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from autorecall import cli
+from autorecall.presets import PRESETS
+from autorecall.runs.lock import locked
+from autorecall.runs.result import Result
+from autorecall.storage.schema import with_field
+
+from .test_show import edit, result, store
+from .worlds import FILES, MAIN, Say, files, read, refused, times
+
+SMALL = ["--network.hidden", "16", "--threads", "1", "--curve-points", "0"]
+ARM = ["mnist/arm", *SMALL, "--fraction", "0.1"]
+ARM_FOLDER = "mnist/arm+hidden=16+fraction=0.1"
+OFTEN = ["--checkpoint-seconds", "0"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with all digits: other processes know no fewer."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.delenv("AUTORECALL_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return work
+
+
+@pytest.fixture
+def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing needs to be made."""
+
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("autorecall.commands.crew.subprocess.Popen", started)
+
+
+def outcome(folder: Path) -> dict[str, object]:
+    """What a run found, without the time it took."""
+    found: dict[str, object] = {
+        name: (folder / name).read_bytes() if (folder / name).exists() else None
+        for name in ("history.csv", "recalled.png")
+    }
+    return found | {"result.json": read(folder / "result.json")}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of ARM, each by `autorecall run`."""
+    out = tmp_path_factory.mktemp("alone")
+    for seed in "01":
+        assert cli.dispatch(["run", *ARM, "--seed", seed, "--out", str(out)]) == 0
+    return out / ARM_FOLDER
+
+
+# Grids
+
+
+def test_every_combination_is_run_once_and_as_if_alone(say: Say, place: Path) -> None:
+    """Presets × seeds × values, with options of `run`; the table is that of `show`, and nothing is made again."""
+    both = [*SMALL, "--fraction", "0.02", "--split=val", "--keep-learner"]
+    words = ["mnist/naive", "mnist/lwf", "--seeds", "2", "--set", "learner.learning-rate=0.05,0.1", *both]
+    said = say("sweep", *words, "--out", "all", "--best")
+    assert (said.code, said.err) == (0, "")
+    means: dict[str, float] = {}
+    for name, rate in product(("naive", "lwf"), ("0.05", "0.1")):
+        folder, row = f"{name}+hidden=16", f"mnist/{name} network.hidden=[16]"
+        if rate == "0.1":
+            folder, row = f"{folder}+learning_rate=0.1", f"{row} learner.learning_rate=0.1"
+        folder, row = f"mnist/{folder}+fraction=0.02+split=val", f"{row} fraction=0.02 split=val"
+        accuracies = []
+        for seed in "01":
+            options = ["--learner.learning-rate", rate, "--seed", seed, "--out", "one"]
+            assert say("run", f"mnist/{name}", *both, *options).code == 0
+            mine, alone = (place / out / folder / f"seed-{seed}" for out in ("all", "one"))
+            assert outcome(mine) == outcome(alone)
+            assert (mine / "config.json").read_bytes() == (alone / "config.json").read_bytes()
+            assert f"finished: {folder.removeprefix('mnist/')}/seed-{seed}\n" in said.out
+            accuracies.append(json.loads((alone / "result.json").read_text())["accuracy"])
+        means[row] = statistics.fmean(accuracies)
+    assert files(place / "all") == files(place / "one")
+    assert len(list(place.glob("all/*/*/*/learner.safetensors"))) == 8
+    best = max(means, key=lambda row: means[row])
+    assert said.out.splitlines()[-1] == f"best: {best} with {means[best]:.1f} % on the validation images"
+    shown = say("show", "all").out
+    assert shown in said.out
+
+    found = times(place)
+    again = say("sweep", *words, "--out", "all")
+    assert (again.code, again.err, again.out) == (0, "", f"8 of 8 runs have already finished\n{shown}")
+    assert times(place) == found
+
+
+def had(place: Path, preset: str, seed: int, accuracy: float = 50.0, **changes: object) -> Path:
+    """A finished run, made by hand, where it belongs."""
+    config, name = dataclasses.replace(PRESETS[preset].config, seed=seed), preset.split("/")[1]
+    for field, value in changes.items():
+        config = with_field(config, field.replace("__", "."), value)
+        written = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        name += f"+{field.split('__')[-1]}={written}"
+    found: Result = dataclasses.replace(result(preset, seed, accuracy), split=config.split)
+    return store(place / "runs" / "mnist" / name / f"seed-{seed}", found, config)
+
+
+@pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("mnist/er-*", ["er-50", "er-mir-50", "er-25", "er-mir-25"]),
+        ("mnist/*", [name.split("/")[1] for name in PRESETS if name.startswith("mnist/")]),
+        ("mnist/a* mnist/arm mnist/?di", ["adi", "arm"]),
+        ("mnist/[an]*", ["naive", "adi", "arm"]),
+    ],
+)
+def test_patterns_name_all_presets_that_match_once(say: Say, place: Path, words: str, names: list[str]) -> None:
+    for name in names:
+        for seed in (0, 1):
+            had(place, f"mnist/{name}", seed)
+    said = say("sweep", *words.split(), "--seeds", "2")
+    assert (said.code, said.err) == (0, "")
+    assert said.out == f"{2 * len(names)} of {2 * len(names)} runs have already finished\n{say('show', 'runs').out}"
+
+
+@pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize(
+    ("words", "seeds"),
+    [("--seeds 3", [0, 1, 2]), ("--seed 7", [7]), ("--seed=7 --seeds 1", [7]), ("--set seed=5,3", [5, 3]), ("", [0])],
+)
+def test_seeds_are_counted_or_named(say: Say, place: Path, words: str, seeds: list[int]) -> None:
+    for seed in seeds:
+        had(place, "mnist/naive", seed)
+    assert f"{len(seeds)} of {len(seeds)} runs have" in say("sweep", "mnist/naive", *words.split()).out
+
+
+@pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "mnist/naive --set fraction=0.5,0.25 --split val",
+        "mnist/naive --split val --set fraction=0.5,0.25",
+        "mnist/naive --set split=val fraction=0.5,0.25",
+        "mnist/naive --set=fraction=0.5,0.25 --split=val",
+        "mnist/naive --seeds 1 --split val --set fraction=0.25,0.5 --best",
+        "--set fraction=0.25,0.5 --seeds 1 mnist/naive --split val",
+    ],
+)
+def test_options_of_the_sweep_and_of_its_runs_may_stand_in_any_order(say: Say, place: Path, words: str) -> None:
+    for fraction in (0.5, 0.25):
+        had(place, "mnist/naive", 0, fraction=fraction, split="val")
+    said = say("sweep", *words.split())
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("2 of 2 runs have already finished\n")
+
+
+@pytest.mark.usefixtures("no_worker")
+def test_a_value_may_have_several_words(say: Say, place: Path) -> None:
+    for hidden in ((16,), (16, 8)):
+        had(place, "mnist/naive", 0, network__hidden=hidden)
+    said = say("sweep", "mnist/naive", "--set", "network.hidden=16, 16 8")
+    assert said.out.startswith("2 of 2 runs have already finished\n")
+
+
+@pytest.mark.usefixtures("no_worker")
+def test_every_set_counts_if_there_are_several(say: Say, place: Path) -> None:
+    """Or the second is refused; what must not happen is that the first is forgotten."""
+    for fraction, split in product((0.5, 0.25), ("val", "test")):
+        changes: dict[str, object] = (
+            {"fraction": fraction, "split": split} if split == "val" else {"fraction": fraction}
+        )
+        had(place, "mnist/naive", 0, 50.0, **changes)
+    said = say("sweep", "mnist/naive", "--set", "fraction=0.5,0.25", "--set", "split=val,test")
+    assert said.code == 2 or said.out.startswith("4 of 4 runs have already finished\n")
+
+
+@pytest.mark.usefixtures("no_worker")
+def test_a_setting_that_is_set_twice_is_refused(say: Say, place: Path) -> None:
+    for fraction in (0.5, 0.25, 0.1):
+        had(place, "mnist/naive", 0, fraction=fraction)
+    refused(say("sweep", "mnist/naive", "--set", "fraction=0.1", "fraction=0.25,0.5"), "fraction")
+
+
+# The best
+
+
+@pytest.mark.usefixtures("no_worker")
+def test_the_best_has_the_highest_mean_over_seeds(say: Say, place: Path) -> None:
+    """Not the highest of all runs, nor the first."""
+    accuracies = {0.1: (20.0, 20.0), 0.2: (50.0, 60.0), 0.3: (90.0, 10.0)}
+    for fraction, each in accuracies.items():
+        for seed, accuracy in enumerate(each):
+            had(place, "mnist/naive", seed, accuracy, fraction=fraction, split="val")
+    had(place, "mnist/naive", 0, 99.0)  # no part of this sweep
+    words = ["mnist/naive", "--seeds", "2", "--set", "fraction=0.1,0.2,0.3", "--split", "val"]
+    said = say("sweep", *words, "--best")
+    assert (said.code, said.err) == (0, "")
+    line = "best: mnist/naive fraction=0.2 split=val with 55.0 % on the validation images"
+    assert said.out.splitlines()[-1] == line
+    assert "best" not in say("sweep", *words).out
+
+
+# Finished runs that are not these
+
+
+@pytest.mark.usefixtures("no_worker")
+def test_a_run_with_other_settings_in_the_folder_is_refused(say: Say, place: Path) -> None:
+    folder = had(place, "mnist/naive", 0, fraction=0.5)
+    edit(folder / "config.json", fraction=0.25)
+    sentence = "seed-0 holds a run with other settings; choose another --out, or move it aside"
+    refused(say("sweep", "mnist/naive", "--set", "fraction=0.5"), sentence)
+
+
+@pytest.mark.usefixtures("no_worker")
+def test_a_run_on_other_data_is_refused(say: Say, place: Path) -> None:
+    edit(had(place, "mnist/naive", 0) / "result.json", data="0" * 64)
+    refused(say("sweep", "mnist/naive"), "seed-0 holds a finished run on other data; choose another --out, or move")
+
+
+@pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("result.json", {"accuracy": 101.0}),
+        ("result.json", {"curve": [{"step": 9, "accuracies": []}]}),
+        ("config.json", {"fraction": 7.0}),
+        ("config.json", {"preset": None}),
+        ("config.json", {"format": 10**6}),
+    ],
+)
+def test_a_damaged_run_is_refused_by_its_folder(say: Say, place: Path, name: str, changes: dict[str, object]) -> None:
+    for seed in (0, 1, 2):
+        folder = had(place, "mnist/naive", seed)
+        if seed == 1:
+            edit(folder / name, **changes)
+    refused(say("sweep", "mnist/naive", "--seeds", "3"), "runs/mnist/naive/seed-1")
+
+
+@pytest.mark.usefixtures("no_worker")
+def test_a_run_of_an_earlier_version_is_found_in_its_folder(say: Say, place: Path) -> None:
+    had(place, "mnist/naive", 0, fraction=0.5).rename(place / "before")
+    (place / "runs" / "mnist" / "naive").mkdir()
+    (place / "before").rename(place / "runs" / "mnist" / "naive" / "seed-0")
+    assert say("sweep", "mnist/naive", "--set", "fraction=0.5").out.startswith("1 of 1 runs have already finished\n")
+
+
+# What cannot work
+
+
+@pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("", "no preset is given; expected some of `autorecall list`, such as mnist/arm or 'mnist/*'"),
+        ("--seeds 2", "no preset is given"),
+        ("--fraction 0.5", "no preset is given"),
+        ("mnist/ewc", "there is no preset 'mnist/ewc'; see `autorecall list`"),
+        ("mnist/arm mnist/ewc", "there is no preset 'mnist/ewc'"),
+        ("minst/*", "there is no preset 'minst/*'"),
+        ("mnist/naive --seeds 0", "seeds is 0; expected 1 to 10,000, where 5 means 0 to 4"),
+        ("mnist/naive --seeds -1", "seeds is -1; expected 1 to 10,000"),
+        ("mnist/naive --seeds 10001", "seeds is 10001; expected 1 to 10,000"),
+        ("mnist/naive --jobs 0", "jobs is 0; expected 1 to 1,024 runs at a time"),
+        ("mnist/naive --jobs=-2", "jobs is -2; expected 1 to 1,024"),
+        ("mnist/naive --jobs 1025", "jobs is 1025; expected 1 to 1,024"),
+        ("mnist/naive --set fraction", "--set has 'fraction'; expected option=value,value such as"),
+        ("mnist/naive --set =0.5", "--set has '=0.5'; expected option=value,value"),
+        ("mnist/naive --set fraction=", "--set has 'fraction='; expected option=value,value"),
+        ("mnist/naive --set fraction=0.5,,1", "--set has 'fraction=0.5,,1'; expected option=value,value"),
+        ("mnist/naive --set split=val fraction", "--set has 'fraction'; expected option=value,value"),
+        ("mnist/naive --set fraction=0.5,0.25,0.5", "--set has 'fraction=0.5,0.25,0.5' with a value twice; leave one"),
+        ("mnist/naive --config x.json", "--config is for a single run; give it to `autorecall run`"),
+        ("mnist/naive --config=x.json", "--config is for a single run"),
+        ("mnist/naive --fresh", "--fresh is for a single run; give it to `autorecall run`"),
+        ("mnist/naive --seeds 2 --seed 1", "both --seeds and seed are given; expected one of them"),
+        ("mnist/naive --seeds 2 --seed=1", "both --seeds and seed are given"),
+        ("mnist/naive --seeds 2 --set seed=1,2", "both --seeds and seed are given"),
+        ("mnist/naive --set fraction=0.5,0.50", "two of these runs would go to runs/mnist/naive+fraction=0.5/seed-0;"),
+        (
+            "mnist/naive --set threads=1,2",
+            "two of these runs would go to runs/mnist/naive/seed-0; leave one of them out",
+        ),
+        ("mnist/naive --best", "--best would choose on test images; add --split val"),
+        ("mnist/naive --best --set split=val,test", "--best would choose on test images; add --split val"),
+        (
+            "mnist/naive --seeds 6000 --set fraction=0.1,0.2",
+            "1 presets, 2 settings and 6000 seeds are more than 10,000",
+        ),
+        ("mnist/naive --set fraction=0.5,2", "fraction is 2.0; expected a number above 0 and at most 1"),
+        ("mnist/naive --fraction nan", "fraction is nan; expected"),
+        ("mnist/naive --set dataset=mnist,cifar100", "dataset is 'cifar100'; expected one of"),
+        ("cifar10/naive --data nowhere", "the folder nowhere does not exist"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_a_sentence_and_nothing_is_written(
+    say: Say, place: Path, words: str, sentence: str
+) -> None:
+    refused(say("sweep", *words.split()), sentence)
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("mnist/naive --nothing 1", "--nothing"),
+        ("mnist/naive --set nothing=1,2", "--nothing"),
+        ("mnist/naive mnist/arm --learner.ascent-steps 3", "--learner.ascent-steps"),  # which naive does not have
+        ("mnist/naive --set seed=one", "--seed"),
+        ("mnist/naive --seeds two", "--seeds"),
+        ("mnist/naive --jobs", "--jobs"),
+    ],
+)
+def test_options_of_the_wrong_kind_are_refused_and_nothing_is_written(
+    say: Say, place: Path, words: str, option: str
+) -> None:
+    said = say("sweep", *words.split())
+    assert (said.code, said.out.strip()) == (2, "")
+    assert option in said.err
+    assert "Traceback" not in said.err
+    assert list(place.iterdir()) == []
+
+
+# What may happen to the processes
+
+
+def test_a_run_that_diverges_does_not_stop_the_others(say: Say, place: Path) -> None:
+    """Here, one that has finished without the learner that is wanted, and is made again."""
+    both = ["mnist/naive", *SMALL, "--fraction", "0.02"]
+    assert say("run", *both).code == 0
+    said = say("sweep", *both, "--set", "learner.learning-rate=1e30,0.05", "--keep-learner")
+    assert said.code == 1
+    (diverged,) = place.glob("runs/mnist/naive*learning_rate=*/seed-0")
+    assert files(diverged) == {"config.json", "history.csv", "stopped.json"}
+    why = "stopped at step 2 (task 1): the loss on the real batch became "
+    assert f"failed: {diverged.parent.name}/seed-0: {why}" in said.out
+    assert said.err.startswith(f"autorecall: 1 of 2 runs failed: {diverged.relative_to(place)}: {why}")
+    assert said.err.count("\n") == 1
+    good = place / "runs" / "mnist" / "naive+hidden=16+fraction=0.02" / "seed-0"
+    assert f"finished: {good.parent.name}/seed-0\n" in said.out
+    assert files(good) == FILES | {"learner.safetensors"}
+    assert files(good.with_name("seed-0.old-1")) == FILES
+    assert outcome(good) == outcome(good.with_name("seed-0.old-1"))
+
+
+def until(found: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait for something that another process does."""
+    end = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.005)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a run is being made there, and can be resumed."""
+    return bool(list(folder.glob("checkpoints/step-*.safetensors"))) and (folder / ".lock").exists()
+
+
+def maker(folder: Path) -> int:
+    """The process that makes the run there."""
+    return int((folder / ".lock").read_text().split()[0])
+
+
+@contextmanager
+def meanwhile(act: Callable[[], None]) -> Iterator[None]:
+    """Something that happens beside the test."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def test_a_sweep_can_be_interrupted_and_can_lose_a_process(say: Say, place: Path, alone: Path) -> None:
+    """Ctrl-C saves all runs; one of them is then resumed by `run`, and a process of the other is killed."""
+    words = ["sweep", *ARM, *OFTEN, "--seeds", "2", "--jobs", "2"]
+    folders = [place / "runs" / ARM_FOLDER / f"seed-{seed}" for seed in (0, 1)]
+
+    def interrupt() -> None:
+        stopped: dict[Path, int] = {}
+        while len(stopped) < 2:  # so that none of them ends before the other has begun
+            until(lambda: any(is_saved(folder) for folder in folders if folder not in stopped))
+            for folder in folders:
+                if folder not in stopped and is_saved(folder):
+                    stopped[folder] = maker(folder)
+                    os.kill(stopped[folder], signal.SIGSTOP)
+        assert len({*stopped.values(), os.getpid()}) == 3  # processes
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)  # until they are told; their runs need longer than that anyway
+        for process in stopped.values():
+            os.kill(process, signal.SIGCONT)
+
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with meanwhile(interrupt):
+        said = say(*words)
+    assert said.code == 130
+    assert said.err == "autorecall: interrupted with 2 of 2 runs to go; give the same command to go on\n"
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+    for folder in folders:
+        assert list(folder.glob("checkpoints/step-*.safetensors"))
+        assert not (folder / "result.json").exists()
+        assert not (folder / ".lock").exists()  # nobody is at work
+
+    said = say("run", *ARM, "--seed", "1")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("resuming after step ")
+
+    def kill() -> None:
+        until(lambda: is_saved(folders[0]))
+        os.kill(maker(folders[0]), signal.SIGKILL)
+
+    with meanwhile(kill):
+        said = say(*words)
+    assert said.code == 0
+    killed = f"the process that made runs/{ARM_FOLDER}/seed-0 was killed by signal 9; it is taken up again"
+    assert said.err == f"autorecall: {killed}\n"
+    assert said.out.startswith("1 of 2 runs have already finished\n")
+    for seed, folder in enumerate(folders):
+        assert outcome(folder) == outcome(alone / f"seed-{seed}")
+        assert files(folder) == files(alone / f"seed-{seed}")
+
+
+def is_gone(process: int) -> bool:
+    """Also one whose end nobody has asked about."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_processes_leave_when_the_sweep_is_killed_and_their_runs_are_saved(say: Say, place: Path, alone: Path) -> None:
+    folder = place / "runs" / ARM_FOLDER / "seed-0"
+    command = [sys.executable, "-c", MAIN, "sweep", *ARM, *OFTEN]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as sweep:
+        until(lambda: is_saved(folder))
+        process = maker(folder)
+        assert process != sweep.pid
+        sweep.kill()
+    until(lambda: is_gone(process))
+    assert not (folder / "result.json").exists()
+    assert not (folder / ".lock").exists()
+    last = int(sorted(folder.glob("checkpoints/step-*.safetensors"))[-1].stem.removeprefix("step-"))
+    said = say("run", *ARM)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(f"resuming after step {last} of 50: ")
+    assert outcome(folder) == outcome(alone / "seed-0")
+
+
+def test_a_run_that_another_process_makes_is_left_to_it(say: Say, place: Path) -> None:
+    folder = Path("runs/mnist/naive/seed-0")
+    for name in ("statistics.py", "queue.py", "numpy.py"):  # in the working folder, and no concern of ours
+        (place / name).write_text("raise SystemExit('a file of the user was imported')")
+    with locked(folder):
+        said = say("sweep", "mnist/naive")
+        assert files(folder) == {".lock"}
+    assert said.code == 1
+    begin = f"autorecall: 1 of 1 runs failed: {folder}: {folder} is in use by process {os.getpid()} on "
+    assert said.err.startswith(begin)
+    assert said.err.count("\n") == 1
+
+
+# Processes that cannot work, in the place of Python
+
+
+def worker_that(monkeypatch: pytest.MonkeyPatch, place: Path, does: str) -> None:
+    script = place.parent / "worker.sh"
+    script.write_text(f"#!/bin/sh\n{does}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("autorecall.commands.crew.sys.executable", str(script))
+
+
+@pytest.mark.parametrize(("does", "how"), [("exit 3", "ended with code 3"), ("kill -9 $$", "was killed by signal 9")])
+def test_a_run_whose_processes_die_again_and_again_is_given_up(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch, does: str, how: str
+) -> None:
+    worker_that(monkeypatch, place, f"echo begun >>{place}/begun; {does}")
+    said = say("sweep", "mnist/naive", "--seeds", "2", "--jobs", "2")
+    assert said.code == 1
+    assert (place / "begun").read_text().count("begun") == 6  # each three times
+    lines = said.err.splitlines()
+    for seed in (0, 1):
+        again = f"autorecall: the process that made runs/mnist/naive/seed-{seed} {how}; it is taken up again"
+        assert lines[:-1].count(again) == 2
+    why = f"its process {how} 3 times; is there enough memory?"
+    assert re.fullmatch(rf"autorecall: 2 of 2 runs failed: .*/seed-0: {re.escape(why)} \(and 1 more\)", lines[-1])
+
+
+def test_a_second_interrupt_leaves_at_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Even if processes do not obey."""
+    worker_that(monkeypatch, place, f"trap '' TERM; echo >{place}/begun; exec sleep 600")
+    start, started = subprocess.Popen, list[subprocess.Popen[str]]()
+
+    def noted(*words: object, **options: object) -> subprocess.Popen[str]:
+        started.append(start(*words, **options))  # type: ignore[call-overload]
+        return started[-1]
+
+    def interrupt() -> None:
+        until((place / "begun").exists)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)  # two signals at once would be one
+
+    monkeypatch.setattr("autorecall.commands.crew.subprocess.Popen", noted)
+    with meanwhile(interrupt):
+        assert cli.dispatch(["sweep", "mnist/naive"]) == 130
+    assert "autorecall: leaving at once; " in capfd.readouterr().err
+    (process,) = started
+    assert process.wait(60) == -signal.SIGKILL
+    assert process.stdin is not None
+    process.stdin.close()
