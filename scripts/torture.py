@@ -33,6 +33,7 @@ from types import FrameType
 import numpy as np
 import torch._dynamo
 from PIL import Image
+from safetensors import safe_open
 
 from autorecall import ARM, ARMConfig, AutorecallError, cli
 from autorecall.commands import pictures, run
@@ -342,13 +343,20 @@ def _contents(out: Path) -> dict[str, object]:
     files = [path for path in out.rglob("*") if path.is_file() and ".old-" not in str(path)]
     for path in sorted(path for path in files if not path.name.startswith("history.csv.damaged-")):
         name = str(path.relative_to(out))
-        found[name] = path.read_bytes()
+        found[name] = _checksum(path) if path.suffix == ".safetensors" else path.read_bytes()
         if path.name in ("result.json", "config.json"):
             values = json.loads(path.read_text(encoding="utf-8"))
             values.pop("seconds", None)
             values.pop("checkpoint_seconds", None)
             found[name] = values
     return found
+
+
+def _checksum(path: Path) -> str:
+    """That over all of a saved state; the file holds its parts in any order."""
+    read_state(path)  # it is right
+    with safe_open(path, "pt") as file:
+        return str(file.metadata()["sha256"])
 
 
 def _draw_pictures(folder: Path, seed: int) -> None:

@@ -24,6 +24,7 @@ from autorecall.storage.state_file import read_state, write_state
 
 from .worlds import CONFIGS, ODD, changed, examples, fields, no_hang, one_sentence, say, small, tiny
 
+NAME = "naive+hidden=4+batch_size=4+split=val"  # of the folder, by what differs from the preset
 LATER = 6  # the step after which runs are interrupted, in the second of two tasks of five
 FEW = {"recalled_images": 5, "ascent_steps": 2, "kept_images": 6, "steps_per_batch": 2, "groups": 1, "iterations": 2}
 KINDS = ["flip", "cut", "grow", "swap", "remove", "pipe", "folder", "link", "dangling", "loop"]
@@ -90,7 +91,7 @@ def test_any_damage_is_survived_or_named(
 ) -> None:
     """Of any file of a run, finished or not: then the same command gives the same result, or one sentence."""
     finished = drawn.draw(st.booleans())
-    folder = place / "out" / "mnist" / "naive" / "seed-0"
+    folder = place / "out" / "mnist" / NAME / "seed-0"
     shutil.rmtree(place / "out", ignore_errors=True)
     shutil.copytree(half[1] if finished else half[0], folder)
     (place / "given.json").write_text(json.dumps(CONFIGS[0]))

@@ -76,8 +76,11 @@ def test_a_word_that_ends_two_settings_does_not_stand_alone() -> None:
     assert named("mnist/gen", learner__vae__latents=16) == "runs/mnist/gen+latents=16/seed-0"
 
 
-def test_another_dataset_is_another_folder_and_not_part_of_the_name() -> None:
-    assert named("cifar10/arm", dataset="folder", image_size=8) == "runs/folder/arm+image_size=8/seed-0"
+def test_another_dataset_is_another_folder_whose_name_says_of_what_the_preset_is() -> None:
+    """The methods of two datasets may have one name, and the same data."""
+    folder = named("cifar10/arm", dataset="folder", image_size=8)
+    assert folder == "runs/folder/arm+preset=cifar10+image_size=8/seed-0"
+    assert named("mnist/arm", dataset="folder", image_size=8) != folder
 
 
 def test_a_run_of_no_preset_has_the_folder_of_its_own_name() -> None:

@@ -33,6 +33,7 @@ from autorecall.learners.er import ER
 from autorecall.learners.lwf import LwF, LwFConfig
 from autorecall.presets import PRESETS, changes
 from autorecall.runs.folder import read_config
+from autorecall.runs.names import run_folder
 from autorecall.runs.result import read_result
 from autorecall.storage.files import read_json, write_json
 from autorecall.storage.formats import FORMAT, stamped, unstamped
@@ -77,14 +78,20 @@ def test_settings_keep_their_meaning_under_their_new_names() -> None:
     assert learner.lag == LagConfig("every")
 
 
-def test_every_committed_run_is_read() -> None:
+def is_aside(folder: Path) -> bool:
+    return ".old-" in folder.name
+
+
+def test_every_committed_run_is_read_and_found() -> None:
     folders = sorted(path.parent for path in RESULTS.rglob("result.json"))
     assert len(folders) > 100
     for folder in folders:
         preset, config = read_config(folder / "config.json")
         assert read_result(folder / "result.json").preset == preset
-        if folder.parts[len(RESULTS.parts)] in ("mnist", "cifar10"):  # the rows themselves, not variations of them
-            assert changes(config, PRESETS[preset].config) == {}, folder
+        # The rows themselves are in folders of their names, and variations of them are not.
+        is_row = folder.parent.name == preset.split("/")[1]
+        assert is_row == (changes(config, PRESETS[preset].config) == {}), folder
+        assert is_aside(folder) or run_folder(RESULTS, preset, config) == folder
 
 
 def test_a_finished_run_is_finished_and_its_files_stay_as_they_are(tmp_path: Path) -> None:

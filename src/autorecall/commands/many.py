@@ -89,7 +89,8 @@ def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console)
         device(name)
     for job in {(job.config.dataset, job.data, job.config.image_size): job for job in missing}.values():
         _check_data(job)
-    make_folder(Path(missing[0].folder).parent)
+    if ray is None:
+        make_folder(Path(missing[0].folder).parent)
     with watched() as stop, _Display(console, missing) as display:
         crew: Crew | RayCrew
         if ray is None:

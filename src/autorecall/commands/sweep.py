@@ -115,6 +115,10 @@ def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
         if any(given.split("=")[0] == word for given in passed_on):
             raise ConfigError(f"{word} is for a single run; give it to `autorecall run`")
     grid = [_values(text) for text in chosen.set]
+    named = [name for name, _ in grid]
+    if len(set(named)) < len(named):
+        twice = next(name for name in named if named.count(name) > 1)
+        raise ConfigError(f"--set has {brief(twice)} twice; give all its values at once, as in {twice}=1,2")
     seeded = any(name == "seed" for name, _ in grid) or any(word.split("=")[0] == "--seed" for word in passed_on)
     if seeded and chosen.seeds > 1:
         raise ConfigError("both --seeds and seed are given; expected one of them")
