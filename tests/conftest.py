@@ -1,4 +1,4 @@
-"""Every test runs on one thread, starts from the same global random state, and draws the same examples."""
+"""Every test runs on one core, starts from the same global random state, and draws the same examples."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import os
 import hypothesis
 import pytest
 import torch
+
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+if WORKER and hasattr(os, "sched_setaffinity"):
+    # Processes of pytest that use all cores wait for each other's threads: the suite took twice the time.
+    CORES = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {CORES[int(WORKER.removeprefix("gw")) % len(CORES)]})
 
 LONG = "AUTORECALL_FUZZ" in os.environ  # set by scripts/fuzzing.py: other examples every time, and many more
 hypothesis.settings.register_profile(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "torture.py"
-ROWS = ("mnist/naive", "mnist/arm")  # `make torture` takes all there are
+ROW = "mnist/arm"  # `make torture` takes all there are
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
@@ -23,9 +23,9 @@ def torture(tmp_path: Path, runs: int, *rows: str) -> subprocess.CompletedProces
 
 
 def test_runs_that_are_killed_and_damaged_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    done = torture(tmp_path, 2, *ROWS)
+    done = torture(tmp_path, 1, ROW)
     assert done.returncode == 0, done.stdout + done.stderr
-    counts = r"2 runs, (\d+) kills, (\d+) resumes, (\d+) damages, \d+ refusals, \d+ begun afresh"
+    counts = r"1 runs, (\d+) kills, (\d+) resumes, (\d+) damages, \d+ refusals, \d+ begun afresh"
     numbers = counts + r", \d+ histories without all rows, 0 differences, 0 lost runs"
     found = re.search(numbers, done.stdout)
     assert found is not None, done.stdout

@@ -346,17 +346,24 @@ def test_options_of_the_wrong_kind_are_refused_and_nothing_is_written(
 # What may happen to the processes
 
 
-def test_a_run_that_diverges_does_not_stop_the_others(say: Say, place: Path) -> None:
-    """Here, one that has finished without the learner that is wanted, and is made again."""
+def test_runs_that_fail_do_not_stop_the_others(say: Say, place: Path) -> None:
+    """One diverges, one is being made by another process; one has finished without its learner, and is made again."""
     both = ["mnist/naive", *SMALL, "--fraction", "0.02"]
     assert say("run", *both).code == 0
-    said = say("sweep", *both, "--set", "learner.learning-rate=1e30,0.05", "--keep-learner")
+    for name in ("statistics.py", "queue.py", "numpy.py"):  # in the working folder, and no concern of ours
+        (place / name).write_text("raise SystemExit('a file of the user was imported')")
+    used = Path("runs/mnist/naive+hidden=16+learning_rate=0.2+fraction=0.02/seed-0")
+    with locked(used):
+        said = say("sweep", *both, "--set", "learner.learning-rate=1e30,0.2,0.05", "--keep-learner")
+        assert files(used) == {".lock"}
     assert said.code == 1
-    (diverged,) = place.glob("runs/mnist/naive*learning_rate=*/seed-0")
+    why = f"{used} is in use by process {os.getpid()} on "
+    assert f"failed: {used.parent.name}/seed-0: {why}" in said.out
+    (diverged,) = place.glob("runs/mnist/naive*learning_rate=1e*/seed-0")
     assert files(diverged) == {"config.json", "history.csv", "stopped.json"}
     why = "stopped at step 2 (task 1): the loss on the real batch became "
     assert f"failed: {diverged.parent.name}/seed-0: {why}" in said.out
-    assert said.err.startswith(f"autorecall: 1 of 2 runs failed: {diverged.relative_to(place)}: {why}")
+    assert said.err.startswith(f"autorecall: 2 of 3 runs failed: {diverged.relative_to(place)}: {why}")
     assert said.err.count("\n") == 1
     good = place / "runs" / "mnist" / "naive+hidden=16+fraction=0.02" / "seed-0"
     assert f"finished: {good.parent.name}/seed-0\n" in said.out
@@ -375,7 +382,8 @@ def until(found: Callable[[], object], seconds: float = 120.0) -> None:
 
 def is_saved(folder: Path) -> bool:
     """Whether a run is being made there, and can be resumed."""
-    return bool(list(folder.glob("checkpoints/step-*.safetensors"))) and (folder / ".lock").exists()
+    lock = folder / ".lock"
+    return bool(list(folder.glob("checkpoints/step-*.safetensors"))) and lock.exists() and bool(lock.read_text())
 
 
 def maker(folder: Path) -> int:
@@ -395,7 +403,7 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
 
 
 def test_a_sweep_can_be_interrupted_and_can_lose_a_process(say: Say, place: Path, alone: Path) -> None:
-    """Ctrl-C saves all runs; one of them is then resumed by `run`, and a process of the other is killed."""
+    """Ctrl-C saves all runs; one of them is then resumed by `run`, and processes of the other are killed and told to go."""
     words = ["sweep", *ARM, *OFTEN, "--seeds", "2", "--jobs", "2"]
     folders = [place / "runs" / ARM_FOLDER / f"seed-{seed}" for seed in (0, 1)]
 
@@ -430,13 +438,17 @@ def test_a_sweep_can_be_interrupted_and_can_lose_a_process(say: Say, place: Path
 
     def kill() -> None:
         until(lambda: is_saved(folders[0]))
-        os.kill(maker(folders[0]), signal.SIGKILL)
+        first = maker(folders[0])
+        os.kill(first, signal.SIGKILL)
+        until(lambda: is_saved(folders[0]) and maker(folders[0]) != first)
+        os.kill(maker(folders[0]), signal.SIGTERM)
 
     with meanwhile(kill):
         said = say(*words)
     assert said.code == 0
-    killed = f"the process that made runs/{ARM_FOLDER}/seed-0 was killed by signal 9; it is taken up again"
-    assert said.err == f"autorecall: {killed}\n"
+    process = f"autorecall: the process that made runs/{ARM_FOLDER}/seed-0"
+    ends = ("was killed by signal 9", "was told to leave")
+    assert said.err == "".join(f"{process} {end}; it is taken up again\n" for end in ends)
     assert said.out.startswith("1 of 2 runs have already finished\n")
     for seed, folder in enumerate(folders):
         assert outcome(folder) == outcome(alone / f"seed-{seed}")
@@ -469,19 +481,6 @@ def test_processes_leave_when_the_sweep_is_killed_and_their_runs_are_saved(say: 
     assert (said.code, said.err) == (0, "")
     assert said.out.startswith(f"resuming after step {last} of 50: ")
     assert outcome(folder) == outcome(alone / "seed-0")
-
-
-def test_a_run_that_another_process_makes_is_left_to_it(say: Say, place: Path) -> None:
-    folder = Path("runs/mnist/naive/seed-0")
-    for name in ("statistics.py", "queue.py", "numpy.py"):  # in the working folder, and no concern of ours
-        (place / name).write_text("raise SystemExit('a file of the user was imported')")
-    with locked(folder):
-        said = say("sweep", "mnist/naive")
-        assert files(folder) == {".lock"}
-    assert said.code == 1
-    begin = f"autorecall: 1 of 1 runs failed: {folder}: {folder} is in use by process {os.getpid()} on "
-    assert said.err.startswith(begin)
-    assert said.err.count("\n") == 1
 
 
 # Processes that cannot work, in the place of Python
@@ -527,6 +526,7 @@ def test_a_second_interrupt_leaves_at_once(
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.5)  # two signals at once would be one
 
+    monkeypatch.setattr("autorecall.commands.crew.LEAVING", 0.2)
     monkeypatch.setattr("autorecall.commands.crew.subprocess.Popen", noted)
     with meanwhile(interrupt):
         assert cli.dispatch(["sweep", "mnist/naive"]) == 130

@@ -155,7 +155,10 @@ class Crew:
             event = json.loads(line)
         except ValueError:  # somebody else's words
             return
-        self._told(progress, progress.hear(event))
+        sentence = progress.hear(event)
+        if progress.state == "interrupted" and not stopping:  # somebody else told it to; it leaves, and then it is noted
+            progress.state = "running"
+        self._told(progress, sentence)
         if progress.state != "running":
             if stopping:
                 worker.dismiss()
@@ -169,7 +172,7 @@ class Crew:
             return
         progress.deaths = progress.deaths + 1 if progress.step <= progress.step_at_death else 1
         progress.step_at_death = max(progress.step_at_death, progress.step)
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}" if code else "was told to leave"
         if progress.deaths >= ATTEMPTS:
             progress.state, progress.why = "failed", f"its process {how} {ATTEMPTS} times; is there enough memory?"
             self._told(progress, "")
