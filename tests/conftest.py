@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
 import torch
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
-if WORKER and hasattr(os, "sched_setaffinity"):
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+if WORKER and CORES:
     # Processes of pytest that use all cores wait for each other's threads: the suite took twice the time.
-    CORES = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {CORES[int(WORKER.removeprefix("gw")) % len(CORES)]})
 
 LONG = "AUTORECALL_FUZZ" in os.environ  # set by scripts/fuzzing.py: other examples every time, and many more
@@ -24,6 +25,17 @@ hypothesis.settings.load_profile("fuzz")
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def all_cores() -> Iterator[None]:
+    """For a test of several threads or processes."""
+    found = os.sched_getaffinity(0) if CORES else set()
+    if CORES:
+        os.sched_setaffinity(0, CORES)
+    yield
+    if CORES:
+        os.sched_setaffinity(0, found)
 
 
 @pytest.fixture(autouse=True)

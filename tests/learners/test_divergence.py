@@ -35,6 +35,8 @@ from .worlds import (
     teacher_of,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:x has values")  # far too large, which is noticed
+
 
 def single(number: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     x, y = batch(number)

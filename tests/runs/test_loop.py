@@ -275,6 +275,7 @@ def test_dropout_goes_on_with_the_same_draws(data: Dataset, tmp_path: Path, monk
         assert contents(tmp_path / f"{step}") == contents(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("all_cores")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_convolutional_network_goes_on_in_its_own_memory_layout(data: Dataset, tmp_path: Path, threads: int) -> None:
     chosen = config("arm", network=ResNet18Config(4), threads=threads)

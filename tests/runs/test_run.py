@@ -227,6 +227,7 @@ def test_all_learners_see_the_same_stream(data: Dataset, method: str, monkeypatc
         assert torch.equal(y, expected_y)
 
 
+@pytest.mark.filterwarnings("ignore:class 2 is new")  # which is noticed, because nobody is told here
 @pytest.mark.parametrize(("policy", "count"), [("every", 0), ("novel", 0), ("boundary", 2)])
 def test_only_a_learner_that_asks_for_boundaries_is_told_of_them(
     data: Dataset, monkeypatch: pytest.MonkeyPatch, policy: str, count: int

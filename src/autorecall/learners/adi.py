@@ -7,6 +7,7 @@ MNIST-5k, seeds 0-4: accuracy 59.8 ± 3.1, forgetting 6.8 ± 3.9 (paper 55.4 ± 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -71,9 +72,15 @@ class ADI(RecallLearner):
     terms = TERMS
 
     def __init__(
-        self, network: nn.Module, config: ADIConfig | None = None, optimizer: Optimizer | None = None, seed: int = 0
+        self,
+        network: nn.Module,
+        config: ADIConfig | None = None,
+        optimizer: Optimizer | None = None,
+        seed: int = 0,
+        trained: bool | Iterable[int] = False,
     ) -> None:
-        super().__init__(network, config or ADIConfig(), optimizer, seed)
+        """`trained` says that the network knows all its classes already, or which: it recalls from the first batch."""
+        super().__init__(network, config or ADIConfig(), optimizer, seed, trained)
 
     def start(self, x: Tensor, present_classes: Tensor, keep_copies: bool) -> Aimed | None:
         """Real images, each with a class that was seen before and is not present.

@@ -7,6 +7,7 @@ MNIST-5k, seeds 0-4: accuracy 57.9 ± 3.2, forgetting 28.1 ± 3.2 (paper 56.3 ±
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -65,9 +66,15 @@ class ARM(RecallLearner):
     terms = TERMS
 
     def __init__(
-        self, network: nn.Module, config: ARMConfig | None = None, optimizer: Optimizer | None = None, seed: int = 0
+        self,
+        network: nn.Module,
+        config: ARMConfig | None = None,
+        optimizer: Optimizer | None = None,
+        seed: int = 0,
+        trained: bool | Iterable[int] = False,
     ) -> None:
-        super().__init__(network, config or ARMConfig(), optimizer, seed)
+        """`trained` says that the network knows all its classes already, or which: it recalls from the first batch."""
+        super().__init__(network, config or ARMConfig(), optimizer, seed, trained)
 
     def start(self, x: Tensor, present_classes: Tensor, keep_copies: bool) -> Recalled:
         """Images of the real batch, or noise."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import ClassVar, Self
 
@@ -27,8 +28,10 @@ from ..storage.state import State, for_optimizer, integer, mapping, refuse_not_f
 from .shared import undo
 from .shared.boundaries import Boundaries, BoundaryConfig
 from .shared.finite import all_finite, check_finite, finite
+from .shared.growing import MOST_OUTPUTS, check_outputs, output_layers, set_outputs
 from .shared.modes import evaluating, training
 from .shared.tensors import FLOATS, INTEGERS, reason, usable
+from .shared.traps import warn_of_traps
 from .shared.undo import KeptBuffers, Undo
 
 
@@ -81,6 +84,9 @@ class Learner(ABC):
     threads: int | None = None
     """Threads that a step may use; None means one per core. It never changes what is computed."""
 
+    grows: bool = False
+    """Whether a label beyond the last output adds outputs; otherwise it is refused."""
+
     on_recall: Callable[[Recalled, Tensor], None] | None = None
     """Called by learners that recall, with every recalled batch and the teacher's probabilities for its distinct
     images. The learner itself keeps no image between batches."""
@@ -117,6 +123,9 @@ class Learner(ABC):
         self._undo = ways_back = self.remember()
         try:
             x, y = self.check(x, y)
+            if self.grows and int(y.max()) >= self.classes:
+                ways_back += self._grow(int(y.max()) + 1)
+                self._check_grown(x)
             with training(self.network, self._layers), torch.enable_grad():
                 try:
                     numbers = self.learn(x, y)
@@ -179,6 +188,8 @@ class Learner(ABC):
 
     def received(self, x: Tensor) -> Tensor:
         """Inputs where the network is, in the layout it is fastest with."""
+        if x.dtype not in FLOATS:
+            raise InputError(f"x has dtype {x.dtype}; expected floating point in [0, 1]: use x.float() / 255 for bytes")
         check_precision(x.dtype, self._device())
         return self._laid_out(x.to(self._device()))
 
@@ -189,6 +200,31 @@ class Learner(ABC):
     def class_means(self) -> tuple[Tensor, Tensor] | None:
         """For methods that predict the class of the nearest mean of features: labels, and their means."""
         return None
+
+    def grow(self, outputs: int) -> None:
+        """Have this many outputs from now on, for classes that come later. No image changes its class by that.
+
+        What was learned is kept, with the state of the optimizer and everything else that the method keeps. A network
+        that does not end in an nn.Linear needs a method `output_layers` that returns the layers to grow.
+        """
+        check_outputs(outputs, output_layers(self.network)[0].out_features)
+        self._grow(outputs)
+
+    def kept_networks(self) -> list[nn.Module]:
+        """Copies of the network that the method keeps, which have as many outputs."""
+        return []
+
+    def grown(self, before: int, outputs: int) -> None:
+        """After outputs were added, for methods that keep something for every output."""
+        return
+
+    def _grow(self, outputs: int) -> list[Undo]:
+        before = output_layers(self.network)[0].out_features
+        ways_back = [undo.attributes(self), set_outputs(self.network, outputs, self.optimizer)]
+        ways_back += [set_outputs(copy, outputs) for copy in self.kept_networks()]
+        self.classes, self._known_inputs = outputs, {}
+        self.grown(before, outputs)
+        return ways_back
 
     def boundary(self) -> None:
         """Say that the next batch begins a new task. Methods that do not use this ignore it."""
@@ -232,7 +268,7 @@ class Learner(ABC):
         self.classes = integer(state["classes"])
         if self.boundaries is not None:
             self.boundaries.load_state_dict(mapping(state["boundaries"]))
-        self._known_inputs.clear()
+        self._known_inputs = {}
 
     def descend(self, loss: Tensor, name: str, keep_gradients: bool = False) -> float:
         """One optimizer step down a loss; `keep_gradients` adds its gradient to that of the previous step."""
@@ -320,23 +356,45 @@ class Learner(ABC):
         known = self._known_inputs.get((x.shape[1:], x.dtype))
         if known is None:
             self._check_numbers(x)
+            if not self._known_inputs:
+                warn_of_traps(self.network, x)
             known = count_outputs(self.network, self.prepare(x[:1]))
             if not self._known_inputs and self.classes not in (0, known):
                 raise InputError(
                     f"the network has {known} outputs but the loaded state is of {self.classes}; use such a network"
                 )
-            self._known_inputs[x.shape[1:], x.dtype] = known
+            self._known_inputs = {**self._known_inputs, (x.shape[1:], x.dtype): known}
         self.classes = known
         low, high = map(int, y.aminmax())
-        if low < 0 or high >= self.classes:
+        if low < 0 or high >= (MOST_OUTPUTS if self.grows else self.classes):
+            self._refuse_changed_by_hand(x)
             wrong = low % 2**64 if low < 0 and unsigned else low if low < 0 else high
             raise InputError(
                 f"y has the label {wrong} but the network has {self.classes} outputs; expected labels from 0 to "
-                f"{self.classes - 1}: relabel, or use a network with more outputs"
+                f"{self.classes - 1}: relabel, or add outputs with learner.grow({max(high, 0) + 1})"
             )
         if len(x) == 1:
             self.check_single(x, "a batch of one input")
         return x, y
+
+    def _refuse_changed_by_hand(self, x: Tensor) -> None:
+        """Say what to do if somebody put another last layer into the network."""
+        now = count_outputs(self.network, self.prepare(x[:1]))
+        if now != self.classes:
+            raise InputError(
+                f"the network has {now} outputs now and had {self.classes}; a layer that was changed by hand is not "
+                f"known to the optimizer: leave it as it was, and use learner.grow({now})"
+            )
+
+    def _check_grown(self, x: Tensor) -> None:
+        """Refuse a network whose last layer was not found."""
+        with suppress(InputError):
+            if count_outputs(self.network, self.prepare(x[:1])) == self.classes:
+                return
+        raise InputError(
+            "outputs could not be added, because the nn.Linear that was defined last does not give the logits; give "
+            "the network a method output_layers() that returns the layers they come from"
+        )
 
     def _check_numbers(self, x: Tensor) -> None:
         """Refuse a precision that this machine does not have, and settings that it cannot hold."""

@@ -89,6 +89,12 @@ class ERMIR(ER):
             self.remembered[changed] = 0
         return changed
 
+    def grown(self, before: int, outputs: int) -> None:
+        """Remembered outputs are those of images that are not of the new classes."""
+        if self.remembered.shape[1]:
+            new = self.remembered.mean(1, keepdim=True).expand(-1, outputs - before)
+            self.remembered = torch.cat([self.remembered, new], dim=1)
+
     def state_dict(self) -> dict[str, object]:
         """The state of experience replay, and the remembered outputs."""
         return super().state_dict() | {"remembered": self.remembered.clone()}  # modified in place

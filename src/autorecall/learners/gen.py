@@ -170,6 +170,10 @@ class GEN(Learner):
         assert self.earlier_vae is not None
         return self._laid_out(self.earlier_vae.decode(latents))
 
+    def kept_networks(self) -> list[nn.Module]:
+        """The earlier classifier."""
+        return [] if self.earlier_network is None else [self.earlier_network]
+
     def memory(self) -> Memory:
         """The generator, its copy, and the copy of the classifier."""
         networks = (self.vae, self.earlier_vae, self.earlier_network)

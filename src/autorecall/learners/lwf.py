@@ -8,6 +8,7 @@ MNIST-5k, seeds 0-4: accuracy 29.2 ± 2.0, forgetting 69.4 ± 2.0 (paper 33.3 ±
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -48,10 +49,16 @@ class LwF(TaughtLearner):
     """Two SGD steps per batch: on its labels, then on the teacher's outputs for it."""
 
     def __init__(
-        self, network: nn.Module, config: LwFConfig | None = None, optimizer: Optimizer | None = None, seed: int = 0
+        self,
+        network: nn.Module,
+        config: LwFConfig | None = None,
+        optimizer: Optimizer | None = None,
+        seed: int = 0,
+        trained: bool | Iterable[int] = False,
     ) -> None:
+        """`trained` says that the network knows all its classes already, or which: it is taught at once."""
         self.config = config or LwFConfig()
-        super().__init__(network, self.config.lag, self.config.learning_rate, optimizer, seed)
+        super().__init__(network, self.config.lag, self.config.learning_rate, optimizer, seed, trained)
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """A step on the labels, then a step on KL(teacher‖student)."""

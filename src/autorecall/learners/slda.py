@@ -101,6 +101,13 @@ class SLDA(Learner):
     def check_state(self) -> None:
         """Nothing to add: the statistics were checked before they were taken in, and no weight has changed."""
 
+    def grown(self, before: int, outputs: int) -> None:
+        """Nothing is known of the new classes."""
+        if len(self.counts):
+            self.counts = nn.functional.pad(self.counts, (0, outputs - before))
+            self.means = nn.functional.pad(self.means, (0, 0, 0, outputs - before))
+            self._stale = True
+
     def predict(self, x: Tensor) -> Tensor:
         """Logits, after updating the last layer."""
         self._solve()

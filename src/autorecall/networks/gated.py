@@ -23,6 +23,10 @@ class Gated(nn.Module):
         self.value, self.gate = layer(), layer()
         self.activation = activation or nn.Identity()
 
+    def output_layers(self) -> list[nn.Module]:
+        """Both, if the network ends here."""
+        return [self.value, self.gate]
+
     def forward(self, x: Tensor) -> Tensor:
         """value ⊙ σ(gate)."""
         gated: Tensor = self.activation(self.value(x)) * self.gate(x).sigmoid()

@@ -191,12 +191,6 @@ def test_policy_that_is_no_choice_is_refused() -> None:
         LagConfig(policy="evry")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("method", ["lwf", "arm"])
-def test_every_without_a_number_and_without_a_stream_is_refused(method: str) -> None:
-    with pytest.raises(ConfigError, match=r"learner\.lag\.every is not set"):
-        learner(method, mlp(), lag=LagConfig("every"))
-
-
 @pytest.mark.parametrize("method", ["naive", *TAUGHT])
 def test_memory_is_the_teacher_and_no_image(method: str) -> None:
     """478,410 parameters and 1.91 MB for the network of MNIST, as the paper counts."""

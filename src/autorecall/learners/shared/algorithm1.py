@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Literal, TypeAlias
@@ -93,10 +94,15 @@ class RecallLearner(TaughtLearner):
     """collapse runs copies of an image once and counts them, the same mathematics; auto does so where it is safe."""
 
     def __init__(
-        self, network: nn.Module, config: RecallConfig, optimizer: Optimizer | None = None, seed: int = 0
+        self,
+        network: nn.Module,
+        config: RecallConfig,
+        optimizer: Optimizer | None = None,
+        seed: int = 0,
+        trained: bool | Iterable[int] = False,
     ) -> None:
         self.config = config
-        super().__init__(network, config.lag, config.learning_rate, optimizer, seed)
+        super().__init__(network, config.lag, config.learning_rate, optimizer, seed, trained)
         self.side_by_side = SideBySide()
         self.plans = Plans()
         self._said_why = False

@@ -8,7 +8,8 @@ of five classes in 1 task out of 1,500.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
@@ -32,7 +33,8 @@ class BoundaryConfig:
     """every: once per `every` batches. novel: before a batch with a new class. boundary: when boundary() is called."""
 
     every: int | None = None
-    """T, batches per task (policy every); if unset, a run takes the task length of its stream."""
+    """T, batches per task (policy every); if unset, a run takes the task length of its stream, and a loop of your own
+    goes by new classes."""
 
     spacing: int | None = None
     """Minimum images between boundaries (policy novel), so late classes of a task do not start one; if unset, 40."""
@@ -74,21 +76,27 @@ class Boundaries:
     """Counts tasks as they begin."""
 
     def __init__(self, config: BoundaryConfig) -> None:
-        if config.policy == "every" and config.every is None:
-            raise ConfigError(f"{config.part}.every is not set; give the number of batches per task")
-        self.config = config
+        # A run fills in the length of its tasks; in a loop of one's own, new classes must do.
+        self.config = replace(config, policy="novel") if (config.policy, config.every) == ("every", None) else config
         self.batches = 0  # seen so far
         self.tasks = 0  # begun so far
         self.ahead = False  # the next batch was announced to begin a task
         self.earlier_classes: frozenset[int] = frozenset()  # seen before the current batch
         self._images = 0  # of the latest task
+        self._wondered = False
         self._seen: frozenset[int] = frozenset()
+
+    def go_on(self, classes: Iterable[int], batches: int) -> None:
+        """As if a task with these classes had been seen, of so many batches."""
+        self._seen, self.tasks, self.batches, self.ahead = frozenset(classes), 1, batches, True
 
     def before(self, labels: Tensor) -> bool:
         """Look at the next batch, and return whether it begins a task. The first batch always does."""
         self.earlier_classes = self._seen
         new_classes = set(labels.tolist()) - self._seen
         begins = self._begins(bool(new_classes))
+        if new_classes and not begins:
+            self._wonder(min(new_classes))
         if begins:
             self.tasks += 1
             self._images = 0
@@ -105,6 +113,16 @@ class Boundaries:
             assert self.config.every is not None
             return self.batches % self.config.every == 0
         return self.config.policy == "novel" and novel and self._images >= (self.config.spacing or SPACING)
+
+    def _wonder(self, label: int) -> None:
+        """Say it once if boundaries are to be announced, and nobody does."""
+        if self.config.policy == "boundary" and self.tasks == 1 and self._images >= SPACING and not self._wondered:
+            self._wondered = True
+            warnings.warn(
+                f"class {label} is new after {self._images} images of the first task, and boundary() was not called; "
+                f"call it before each task, or use policy novel for {self.config.part}",
+                stacklevel=6,
+            )
 
     def state_dict(self) -> dict[str, object]:
         """The state of the policy."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -18,6 +18,7 @@ from . import undo
 from .boundaries import MOST, Boundaries, BoundaryConfig
 from .finite import all_finite, check_finite
 from .frozen_copy import frozen_copy
+from .growing import output_layers
 from .undo import Undo
 
 
@@ -106,10 +107,19 @@ class TaughtLearner(Learner):
         learning_rate: float,
         optimizer: Optimizer | None = None,
         seed: int = 0,
+        trained: bool | Iterable[int] = False,
     ) -> None:
+        """`trained` says that the network knows all its classes already, or which: the first batch is a new task."""
         super().__init__(network, learning_rate, optimizer, seed)
         self.teacher = Teacher(lag)
         self.boundaries = self.teacher.boundaries
+        if trained is not False:
+            known = range(output_layers(network)[0].out_features) if trained is True else trained
+            self.boundaries.go_on(known, lag.start or 0)
+
+    def kept_networks(self) -> list[nn.Module]:
+        """The teacher."""
+        return [] if self.teacher.network is None else [self.teacher.network]
 
     def remember(self) -> list[Undo]:
         """The teacher, too."""
