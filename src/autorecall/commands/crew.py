@@ -156,7 +156,9 @@ class Crew:
         except ValueError:  # somebody else's words
             return
         sentence = progress.hear(event)
-        if progress.state == "interrupted" and not stopping:  # somebody else told it to; it leaves, and then it is noted
+        if (
+            progress.state == "interrupted" and not stopping
+        ):  # somebody else told it to; it leaves, and then it is noted
             progress.state = "running"
         self._told(progress, sentence)
         if progress.state != "running":
@@ -172,7 +174,9 @@ class Crew:
             return
         progress.deaths = progress.deaths + 1 if progress.step <= progress.step_at_death else 1
         progress.step_at_death = max(progress.step_at_death, progress.step)
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}" if code else "was told to leave"
+        how = (
+            f"was killed by signal {-code}" if code < 0 else f"ended with code {code}" if code else "was told to leave"
+        )
         if progress.deaths >= ATTEMPTS:
             progress.state, progress.why = "failed", f"its process {how} {ATTEMPTS} times; is there enough memory?"
             self._told(progress, "")
