@@ -18,7 +18,7 @@ from ..errors import AutorecallError, DataError
 from ..presets import PRESETS, changes
 from ..runs.folder import FILES, is_ours, read_config
 from ..runs.result import Result, read_result
-from .matrix import is_own, task_label
+from .matrix import MOST_COLUMNS, is_own, task_label
 from .text import markdown as in_markdown
 from .text import printable
 
@@ -195,8 +195,9 @@ def _tasks(name: str, run: Run, shown: Callable[[str], str]) -> list[str]:
     """The tasks of a user's own data, by the names of their classes."""
     if not is_own(run.config.dataset) or not run.result.tasks:
         return []
-    named = [f"{number} {task_label(classes, 60)}" for number, classes in enumerate(run.result.tasks, start=1)]
-    return [f"{shown(_short(name))}: tasks {shown(_some(named))}."]
+    tasks = [task_label(classes, 60) for classes in run.result.tasks]
+    more = f"; and {len(tasks) - MOST_COLUMNS:,} more" if len(tasks) > MOST_COLUMNS else ""
+    return [f"{shown(_short(name))}: tasks {shown('; '.join(tasks[:MOST_COLUMNS]))}{more}."]
 
 
 def _mixed(name: str, runs: Sequence[Run], shown: Callable[[str], str]) -> list[str]:

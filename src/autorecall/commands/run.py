@@ -264,7 +264,7 @@ def _print_result(console: Console, config: RunConfig, result: Result, folder: P
     )
     console.print(f"time              {result.seconds.train:.1f} s training, {result.seconds.evaluate:.1f} s testing")
     if result.left_out:
-        console.print(f"left out          {result.left_out:,} images that cannot be read")
+        console.print(f"left out          {result.left_out:,} image{'s' * (result.left_out > 1)} that cannot be read")
     console.print(f"results           {printable(os.fspath(folder))}", soft_wrap=True)
     if (folder / "recalled.png").exists():
         console.print(f"picture           {printable(os.fspath(folder / 'recalled.png'))}", soft_wrap=True)
