@@ -99,10 +99,10 @@ def _length(source: object) -> int:
 
 def _items(key: str, source: object) -> Iterator[object]:
     """Single items, in an order that is the same every time if there is one."""
-    from torch.utils.data import BatchSampler, DataLoader, default_collate
+    from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
     if not isinstance(source, DataLoader):
-        if not (hasattr(source, "__getitem__") and isinstance(source, Sized)):
+        if not (hasattr(source, "__getitem__") and isinstance(source, Sized)) or isinstance(source, IterableDataset):
             raise DataError(
                 f"{key} is a {type(source).__name__}; give a map-style torch Dataset, with a length and items by "
                 "number, or a DataLoader"
@@ -111,7 +111,7 @@ def _items(key: str, source: object) -> Iterator[object]:
             yield source[index]  # type: ignore[index]
         return
     plain = source.collate_fn is default_collate and type(source.batch_sampler) is BatchSampler
-    if plain and hasattr(source.dataset, "__getitem__"):
+    if plain and not isinstance(source.dataset, IterableDataset):
         for index in sorted(source.sampler):
             yield source.dataset[index]
         return
