@@ -3,7 +3,9 @@
 from .config import RunConfig as RunConfig
 from .data import Dataset as Dataset
 from .data import from_arrays as from_arrays
+from .data import from_dataset as from_dataset
 from .data import from_folder as from_folder
+from .data import from_npz as from_npz
 from .data import load_dataset as load_dataset
 from .errors import AutorecallError as AutorecallError
 from .errors import ConfigError as ConfigError

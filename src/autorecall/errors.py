@@ -24,6 +24,10 @@ class DataError(AutorecallError):
     """A data file or folder that is missing, damaged or not what it claims to be."""
 
 
+class BrokenImageError(DataError):
+    """An image file that cannot be read."""
+
+
 class UnreadableError(DataError):
     """A file that could not be read this time; its content is unknown."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .checks import LARGEST_SEED, brief, check_counts
+from .checks import LARGEST, LARGEST_SEED, brief, check_counts
 from .data import Dataset, Split
 from .errors import ConfigError
 
@@ -28,7 +29,8 @@ class StreamConfig:
     """Classes introduced per task; the last task may have fewer."""
 
     class_order: tuple[int, ...] = ()
-    """The order in which classes appear; if empty, label order."""
+    """The order in which classes appear; if empty, label order. A class that is named several times returns: its images
+    are shared out among those tasks."""
 
     batch_size: int = 10
     """N, images per batch; the last batch of a pass may be smaller."""
@@ -46,6 +48,12 @@ class StreamConfig:
     stationary: bool = False
     """Shuffle all classes together into a single task, the upper bound in the paper's tables."""
 
+    tasks: tuple[int, ...] = ()
+    """Classes in each task, such as 5 3 2, instead of classes_per_task in all of them."""
+
+    order: tuple[str, ...] = ()
+    """The order in which classes appear, by their names instead of their numbers (class_order)."""
+
     def __post_init__(self) -> None:
         check_counts(self, "stream", "classes_per_task", "batch_size", "passes")
         if self.order_seed is not None and not 0 <= self.order_seed <= LARGEST_SEED:
@@ -57,6 +65,14 @@ class StreamConfig:
                 f"stream.class_pool is {brief(self.class_pool)}; expected {LARGEST_POOL:,} images at most, "
                 "in the proportions of the classes"
             )
+        if not all(isinstance(size, int) and 1 <= size <= LARGEST for size in self.tasks):
+            raise ConfigError(f"stream.tasks is {brief(self.tasks)}; expected at least one class in every task")
+        if self.tasks and self.stationary:
+            raise ConfigError(
+                f"stream.tasks is {brief(self.tasks)} but stream.stationary makes a single task; leave one of them out"
+            )
+        if self.order and self.class_order:
+            raise ConfigError("both stream.order and stream.class_order are given; expected one of them")
 
     def arrival(self, labels: Indices, classes: tuple[int, ...], rng: np.random.Generator) -> Indices:
         """The order in which the images of a task arrive, as indices into `labels`.
@@ -74,19 +90,53 @@ class StreamConfig:
         places = [np.flatnonzero(pool == label)[: len(own)] for label, own in zip(classes, images, strict=True)]
         return np.concatenate(images)[np.argsort(np.concatenate(places))]
 
-    def task_classes(self, classes: int) -> tuple[tuple[int, ...], ...]:
-        """The classes of each task."""
-        order = self.class_order or tuple(range(classes))
-        if sorted(order) != list(range(classes)):
-            raise ConfigError(f"stream.class_order is {brief(order)}; expected each of 0 to {classes - 1} once")
+    def task_classes(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The classes of each task, as numbers; `names` are those of all classes."""
+        order = self._by_name(names) if self.order else self._by_number(len(names))
         if self.stationary:
+            if len(order) > len(names):
+                raise ConfigError("stream.stationary makes a single task, to which no class can return; name each once")
             return (order,)
-        if self.classes_per_task > classes:
+        sizes = self.tasks or self._even_sizes(len(order), len(names))
+        if sum(sizes) != len(order):
             raise ConfigError(
-                f"stream.classes_per_task is {self.classes_per_task} but the data have {classes} classes; "
-                f"expected 1 to {classes}"
+                f"stream.tasks is {brief(sizes)}, {sum(sizes):,} in all, but there are {len(order)} classes to learn; "
+                f"expected sizes that add up to {len(order)}"
             )
-        return tuple(order[i : i + self.classes_per_task] for i in range(0, classes, self.classes_per_task))
+        tasks = tuple(order[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True))
+        for number, task in enumerate(tasks, start=1):
+            if len(set(task)) < len(task):
+                twice = next(names[label] for label in task if task.count(label) > 1)
+                raise ConfigError(f"task {number} has the class {brief(twice)} twice; expected it once in every task")
+        return tasks
+
+    def _by_number(self, classes: int) -> tuple[int, ...]:
+        order = self.class_order or tuple(range(classes))
+        if set(order) != set(range(classes)):
+            raise ConfigError(
+                f"stream.class_order is {brief(order)}; expected each of 0 to {classes - 1} at least once"
+            )
+        return order
+
+    def _by_name(self, names: Sequence[str]) -> tuple[int, ...]:
+        numbers = {name: number for number, name in enumerate(names)}
+        for name in self.order:
+            if name not in numbers:
+                raise ConfigError(
+                    f"stream.order names {brief(name)}, which the data do not have; expected {brief(', '.join(names))}"
+                )
+        for name in names:
+            if name not in self.order:
+                raise ConfigError(f"stream.order leaves out {brief(name)}; expected every class at least once")
+        return tuple(numbers[name] for name in self.order)
+
+    def _even_sizes(self, length: int, classes: int) -> tuple[int, ...]:
+        each = self.classes_per_task
+        if each > classes:
+            raise ConfigError(
+                f"stream.classes_per_task is {each} but the data have {classes} classes; expected 1 to {classes}"
+            )
+        return tuple(min(each, length - start) for start in range(0, length, each))
 
 
 @dataclass(frozen=True)
@@ -124,7 +174,8 @@ class Stream:
         rng = np.random.default_rng(seed if config.order_seed is None else config.order_seed)
         available = np.bincount(dataset.train.labels, minlength=len(dataset.classes))
         if not available.all():
-            raise ConfigError(f"class {int(np.argmin(available))} has no training image; leave it out of the data")
+            missing = dataset.classes[int(np.argmin(available))]
+            raise ConfigError(f"class {missing:.80} has no training image; leave it out of the data")
         if config.class_pool and (len(config.class_pool) != len(available) or (available > config.class_pool).any()):
             raise ConfigError(
                 f"stream.class_pool is {brief(config.class_pool)} but the classes have "
@@ -132,8 +183,10 @@ class Stream:
                 "expected at least as many for each class, or leave it empty"
             )
         tasks = []
-        for classes in config.task_classes(len(dataset.classes)):
-            order = config.arrival(dataset.train.labels, classes, rng)
+        task_classes = config.task_classes(dataset.classes)
+        arrives = _task_of_each_image(dataset, task_classes)
+        for number, classes in enumerate(task_classes):
+            order = config.arrival(np.where(arrives == number, dataset.train.labels, -1), classes, rng)
             kept = order[: max(1, round(fraction * len(order)))]
             tasks.append(Task(classes, dataset.train, kept, config.batch_size, config.passes))
         self.tasks = tuple(tasks)
@@ -151,6 +204,26 @@ class Stream:
     def task_lengths(self) -> tuple[int, ...]:
         """Batches in each task."""
         return tuple(len(task) for task in self.tasks)
+
+
+def _task_of_each_image(dataset: Dataset, task_classes: Sequence[Sequence[int]]) -> Indices:
+    """The number of the task in which each training image arrives.
+
+    The images of a class that returns are shared out evenly, in their order, so each of them is still seen once.
+    """
+    labels = dataset.train.labels
+    arrives = np.full(len(labels), -1)
+    for label, name in enumerate(dataset.classes):
+        images = np.flatnonzero(labels == label)
+        tasks = [number for number, classes in enumerate(task_classes) if label in classes]
+        if len(images) < len(tasks):
+            raise ConfigError(
+                f"class {name:.80} has {len(images)} training images but is in {len(tasks)} tasks; "
+                "expected at least one for each of them"
+            )
+        for number, part in zip(tasks, np.array_split(images, len(tasks)), strict=True):
+            arrives[part] = number
+    return arrives
 
 
 def as_batch(split: Split, indices: Indices | slice) -> tuple[Tensor, Tensor]:

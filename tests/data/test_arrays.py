@@ -62,7 +62,7 @@ def test_arrays_are_ready_for_torch() -> None:
     """from_numpy refuses negative strides and warns of arrays that cannot be written to."""
     frozen = IMAGES.copy()
     frozen.flags.writeable = False
-    for inputs in (frozen, IMAGES[::-1], IMAGES.transpose(0, 3, 2, 1), np.asfortranarray(IMAGES)):
+    for inputs in (frozen, IMAGES[::-1], IMAGES.transpose(0, 1, 3, 2), np.asfortranarray(IMAGES)):
         split = from_arrays((inputs, np.array(LABELS)[::-1]), (inputs, LABELS)).train
         assert split.inputs.flags.c_contiguous
         assert split.inputs.flags.writeable

@@ -11,7 +11,7 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from autorecall.data import from_folder, load
-from autorecall.data.folders import split_counts
+from autorecall.data.shares import split_counts
 from autorecall.errors import DataError
 
 from .conftest import Refused

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from .. import data
 from ..config import RunConfig
 from ..errors import AutorecallError, ConfigError, DataError
 from ..presets import changes
@@ -26,6 +25,7 @@ from .crew import Crew, unfinished
 from .crew import Progress as Made
 from .rows import read_run
 from .signals import watched
+from .source import Source, report_left_out, source_of
 from .text import complain, printable
 from .worker import Job
 
@@ -53,22 +53,16 @@ def finished(job: Job) -> Result | None:
     same = found.preset == job.preset and stored.seed == job.config.seed
     if not same or changes(job.config, stored) or changes(stored, job.config):
         raise ConfigError(f"{folder} holds a run with other settings; choose another --out, or move it aside")
-    known = _fingerprint(stored.dataset, job.data, stored.image_size)
+    known = _fingerprint(source_of(stored, job.data))
     if found.data and known is not None and found.data != known:
         raise DataError(f"{folder} holds a finished run on other data; choose another --out, or move it aside")
     return None if job.lacks(found) else found
 
 
 @cache
-def _fingerprint(dataset: str, folder: str | None, image_size: int | None) -> str | None:
+def _fingerprint(source: Source) -> str | None:
     """That of the data, if they are here."""
-    try:
-        place = None if folder is None or dataset == "mnist" else Path(folder)
-        return data.load(dataset, place, image_size, may_download=False).fingerprint()
-    except DataError:
-        if folder is not None:
-            raise
-        return None
+    return source.fingerprint()
 
 
 def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console) -> None:
@@ -87,8 +81,8 @@ def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console)
     # What all runs would fail at is refused before any of them is made; data are downloaded once.
     for name in {job.config.device for job in missing}:
         device(name)
-    for job in {(job.config.dataset, job.data, job.config.image_size): job for job in missing}.values():
-        _check_data(job)
+    for source in dict.fromkeys(source_of(job.config, job.data) for job in missing):
+        report_left_out(source.load(progress=True))
     if ray is None:
         make_folder(Path(missing[0].folder).parent)
     with watched() as stop, _Display(console, missing) as display:
@@ -104,12 +98,6 @@ def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console)
     if error is not None:
         error.exit_code = stop.exit_code if stop() else 1
         raise error
-
-
-def _check_data(job: Job) -> None:
-    config = job.config
-    place = None if job.data is None or config.dataset == "mnist" else Path(job.data)
-    data.load(config.dataset, place, config.image_size, progress=True)
 
 
 def _with_threads(job: Job, shared: int) -> RunConfig:

@@ -18,6 +18,7 @@ from ..errors import AutorecallError, DataError
 from ..presets import PRESETS, changes
 from ..runs.folder import FILES, is_ours, read_config
 from ..runs.result import Result, read_result
+from .matrix import MOST_COLUMNS, is_own, task_label
 from .text import markdown as in_markdown
 from .text import printable
 
@@ -49,6 +50,7 @@ def print_rows(runs: Sequence[Run], markdown: bool = False) -> None:
     shown = in_markdown if markdown else printable
     rows = [tuple(map(shown, _row(name, group))) for name, group in groups.items()]
     notes = _notes(groups) + [note for name, group in groups.items() for note in _mixed(name, group, shown)]
+    notes += [note for name, group in groups.items() for note in _tasks(name, group[0], shown)]
     if markdown:
         print("| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
         print("\n".join("| " + " | ".join(row) + " |" for row in rows))
@@ -187,6 +189,15 @@ def _notes(names: Iterable[str]) -> list[str]:
             meanings.setdefault(published.spread, []).append(name)
     notes = ["Measured: mean ± standard deviation over seeds, in percent; a single run has no ±. 1 MB is 10⁶ bytes."]
     return notes + [f"Paper's ±: {meaning} ({', '.join(names)})." for meaning, names in meanings.items()]
+
+
+def _tasks(name: str, run: Run, shown: Callable[[str], str]) -> list[str]:
+    """The tasks of a user's own data, by the names of their classes."""
+    if not is_own(run.config.dataset) or not run.result.tasks:
+        return []
+    tasks = [task_label(classes, 60) for classes in run.result.tasks]
+    more = f"; and {len(tasks) - MOST_COLUMNS:,} more" if len(tasks) > MOST_COLUMNS else ""
+    return [f"{shown(_short(name))}: tasks {shown('; '.join(tasks[:MOST_COLUMNS]))}{more}."]
 
 
 def _mixed(name: str, runs: Sequence[Run], shown: Callable[[str], str]) -> list[str]:

@@ -12,10 +12,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from torch import Tensor
 
-from .. import data
 from ..checks import brief
 from ..config import ARRAYS, RunConfig
 from ..errors import ConfigError, DataError, InterruptedRunError
@@ -27,9 +25,11 @@ from ..runs.names import run_folder
 from ..runs.result import Result
 from ..runs.run import run
 from ..torch_state import cores
+from .matrix import Matrix
 from .memory import keep_freed_memory
 from .output import quiet_console
 from .signals import watched
+from .source import Source, report_left_out, source_of
 from .text import complain, printable
 from .words import harmless, silent
 
@@ -56,7 +56,8 @@ class Arguments:
     """Where run folders go."""
 
     data: Path | None = None
-    """Folder of the data (with --dataset folder, your own); if unset, AUTORECALL_DATA, a cache or a download."""
+    """Folder of the data (with --dataset folder, your own), or your own .npz file; if unset, AUTORECALL_DATA, a cache
+    or a download."""
 
     config: Path | None = None
     """Repeat an earlier run from its config.json, instead of a preset."""
@@ -73,49 +74,47 @@ def main(arguments: list[str]) -> None:
     chosen = parse(arguments)
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
+    source = source_of(config, chosen.data)
     console = quiet_console()
+    if chosen.data is not None and config.dataset == "mnist":
+        complain("--data is not used, as mnist comes with the package; add --dataset folder for your own images")
     earlier = (
         None
         if chosen.fresh
-        else earlier_result(folder, chosen.preset, config, config.threads or cores(), lambda: _fingerprint(chosen))
+        else earlier_result(folder, chosen.preset, config, config.threads or cores(), lambda: _fingerprint(source))
     )
     if earlier is not None and chosen.keep_learner and not (folder / LEARNER).exists():
         raise ConfigError(f"{folder} holds a finished run that did not keep its learner; --fresh runs it again")
     if earlier is not None:
         console.print(f"already finished: {printable(str(folder))}; --fresh runs it again", soft_wrap=True)
+        _print_matrix(console, config, earlier)
         _print_result(console, config, earlier, folder)
         return
     keep_freed_memory()
-    dataset = _load(chosen)
-    with watched() as stop, _Bar(console, f"{chosen.preset} seed {config.seed}", folder, dataset.classes) as observer:
+    dataset = source.load(progress=True)
+    report_left_out(dataset)
+    tasks = [[dataset.classes[label] for label in task] for task in config.stream.task_classes(dataset.classes)]
+    matrix = Matrix(config.dataset, tasks, console.width)
+    title = f"{chosen.preset} seed {config.seed}"
+    with watched() as stop, _Bar(console, title, folder, dataset.classes, matrix) as observer:
         try:
             result = run(chosen.preset, config, dataset, folder, observer, chosen.fresh, stop, chosen.keep_learner)
         except InterruptedRunError as error:
             error.exit_code = stop.exit_code
             raise
+    if observer.rows < len(result.accuracy_matrix):  # the others were printed before an interruption, or never
+        _print_matrix(console, config, result)
     _print_result(console, config, result, folder)
 
 
-def _load(chosen: Arguments, may_download: bool = True) -> data.Dataset:
-    # mnist comes with the package: --data is for the others, but may be given anyway.
-    place = None if chosen.run.dataset == "mnist" else chosen.data
-    return data.load(chosen.run.dataset, place, chosen.run.image_size, progress=True, may_download=may_download)
-
-
-def _fingerprint(chosen: Arguments) -> str | None:
-    """The fingerprint of the data, or None if that needs a download; a folder that was given must have it."""
-    if chosen.run.dataset == "mnist":
-        return None
-    try:
-        return _load(chosen, may_download=False).fingerprint()
-    except DataError:
-        if chosen.data is not None:
-            raise
-        return None
+def _fingerprint(source: Source) -> str | None:
+    return None if source.dataset == "mnist" else source.fingerprint()
 
 
 def parse(arguments: Sequence[str]) -> Arguments:
     """The arguments, with the preset or config that they name as defaults."""
+    if (_option(arguments, "--data") or "").lower().endswith(".npz") and _option(arguments, "--dataset") is None:
+        arguments = [*arguments, "--dataset", "npz"]
     file = _option(arguments, "--config")
     if file is None:
         name = _preset_among(arguments)
@@ -161,7 +160,7 @@ def _preset_among(arguments: Sequence[str]) -> str:
 
 
 def _parse(arguments: Sequence[str], name: str, config: RunConfig) -> Arguments:
-    with harmless([*arguments, config.device]):  # the only setting that may be any text
+    with harmless([*arguments, config.device, *config.stream.order]):  # the settings that may be any text
         return tyro.cli(
             Arguments,
             prog="autorecall run",
@@ -189,10 +188,11 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
 
 
 class _Bar(Observer):
-    """A progress bar with the time left, one line per task, and the picture at the end."""
+    """A progress bar with the time left, one row of the matrix per task, and the picture at the end."""
 
-    def __init__(self, console: Console, title: str, folder: Path, classes: Sequence[str]) -> None:
+    def __init__(self, console: Console, title: str, folder: Path, classes: Sequence[str], matrix: Matrix) -> None:
         self._console, self._title, self._folder, self._classes = console, title, folder, classes
+        self._matrix, self.rows = matrix, 0
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -221,8 +221,11 @@ class _Bar(Observer):
 
     def evaluated(self, task: int, accuracies: list[float]) -> None:
         """Print the accuracy on every task."""
-        shown = "  ".join(f"{a:5.1f}" for a in accuracies[:10]) + ("  …" if len(accuracies) > 10 else "")
-        self._console.print(f"after task {task:2}   accuracy on each task in %:  {shown}")
+        heading = self._matrix.heading()
+        if heading is not None and not self.rows:
+            self._console.print(heading, soft_wrap=True)
+        self._console.print(self._matrix.row(task, accuracies))
+        self.rows += 1
 
     def recalled(self, x: Tensor, recalled: Recalled, targets: Tensor) -> None:
         """Draw the last recalled batch."""
@@ -238,18 +241,18 @@ class _Bar(Observer):
         self._progress.__exit__(None, None, None)
 
 
+def _print_matrix(console: Console, config: RunConfig, result: Result) -> None:
+    for line in Matrix(config.dataset, result.tasks, console.width).lines(result.accuracy_matrix):
+        console.print(line, soft_wrap=True)
+
+
 def _print_result(console: Console, config: RunConfig, result: Result, folder: Path) -> None:
-    """Accuracy, forgetting, the matrix, the memory, and where everything is."""
+    """Accuracy, forgetting, the memory, and where everything is."""
     usual = PRESETS.get(result.preset)
     published = usual.published if usual is not None and not changes(config, usual.config) else None
-    matrix = result.accuracy_matrix
-    if len(matrix) <= 10:
-        table = Table("after task", *(f"task {j + 1}" for j in range(len(matrix[-1]))), title="accuracy in %")
-        for i, row in enumerate(matrix, start=1):
-            table.add_row(str(i), *(f"{a:.1f}" for a in row))
-        console.print(table)
     paper = f"   (paper {published.accuracy} ± {published.accuracy_spread})" if published else ""
-    console.print(f"average accuracy  {result.accuracy:.1f} % on {result.split}{paper}")
+    some = "" if config.test_images is None else f", about {config.test_images:,} images"
+    console.print(f"average accuracy  {result.accuracy:.1f} % on {result.split}{some}{paper}")
     if result.forgetting is not None:
         both = published and published.forgetting is not None
         paper = f"   (paper {published.forgetting} ± {published.forgetting_spread})" if published and both else ""
@@ -260,6 +263,8 @@ def _print_result(console: Console, config: RunConfig, result: Result, folder: P
         f"{memory.parameters:,} parameters ({memory.parameter_mb:.2f} MB)"
     )
     console.print(f"time              {result.seconds.train:.1f} s training, {result.seconds.evaluate:.1f} s testing")
+    if result.left_out:
+        console.print(f"left out          {result.left_out:,} image{'s' * (result.left_out > 1)} that cannot be read")
     console.print(f"results           {printable(os.fspath(folder))}", soft_wrap=True)
     if (folder / "recalled.png").exists():
         console.print(f"picture           {printable(os.fspath(folder / 'recalled.png'))}", soft_wrap=True)

@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from .. import data
 from ..config import RunConfig
+from ..data import Dataset
 from ..errors import AutorecallError, InterruptedRunError, InUseError
 from ..recall.batch import Recalled
 from ..runs.folder import LEARNER
@@ -30,6 +30,7 @@ from ..runs.run import run
 from ..storage.schema import decode, to_json
 from .memory import keep_freed_memory
 from .signals import Stop, watched
+from .source import Source, source_of
 
 SECONDS = 0.5  # between two reports of how far a run is
 
@@ -99,16 +100,15 @@ class Reporter(Observer):
 
 
 @lru_cache(maxsize=1)  # the next job is most likely on the same data
-def _loaded(name: str, folder: str | None, image_size: int | None) -> data.Dataset:
-    place = None if folder is None or name == "mnist" else Path(folder)
-    return data.load(name, place, image_size)
+def _loaded(source: Source) -> Dataset:
+    return source.load()
 
 
 def do(job: Job, say: Callable[[Report], None], stop: Stop) -> None:
     """Make one run, and say how it ended; a folder that another process holds is an InUseError."""
     config = job.config
     try:
-        dataset = _loaded(config.dataset, job.data, config.image_size)
+        dataset = _loaded(source_of(config, job.data))
         reporter = Reporter(job, dataset.classes, say)
         folder = Path(job.folder)
         again = (folder / "result.json").exists() and job.lacks(read_result(folder / "result.json"))

@@ -3,9 +3,11 @@
     data = load("mnist")                                   # MNIST-5k, comes with the package
     data = load("cifar10", folder=Path("/data"))           # read, or downloaded into the cache
     data = load("folder", folder=Path("photos"), image_size=64)
+    data = load("npz", folder=Path("arrays.npz"))
     data = from_arrays(train=(x, y), test=(x_test, y_test))
+    data = from_dataset(train, test)                       # torch Datasets or DataLoaders
 
-Datasets other than "mnist" and "folder" are looked for in `folder`, else in the folder named by the variable
+Datasets other than "mnist", "folder" and "npz" are looked for in `folder`, else in the folder named by the variable
 AUTORECALL_DATA, and then in the cache (AUTORECALL_CACHE, or the platform's cache folder). If they are in none of these,
 they are downloaded into the cache, if that is allowed.
 """
@@ -19,11 +21,25 @@ from autorecall.data import cifar10, folders, mnist
 from autorecall.data.arrays import Dataset, Split, from_arrays
 from autorecall.data.folders import from_folder
 from autorecall.data.locate import disk_errors, shown
+from autorecall.data.npz import from_npz
+from autorecall.data.torch_datasets import from_dataset
 from autorecall.errors import DataError
 
-__all__ = ["DATASETS", "Dataset", "Split", "from_arrays", "from_folder", "load", "load_dataset"]
+__all__ = [
+    "DATASETS",
+    "OWN",
+    "Dataset",
+    "Split",
+    "from_arrays",
+    "from_dataset",
+    "from_folder",
+    "from_npz",
+    "load",
+    "load_dataset",
+]
 
-DATASETS = ("mnist", "mnist-full", "cifar10", "miniimagenet", "folder")
+OWN = ("folder", "npz")  # a user's own data
+DATASETS = ("mnist", "mnist-full", "cifar10", "miniimagenet", *OWN)
 
 
 def load(
@@ -32,14 +48,24 @@ def load(
     image_size: int | None = None,
     progress: bool = False,
     may_download: bool = True,
+    test_share: float | None = None,
+    val_share: float | None = None,
+    skip_broken: bool = False,
 ) -> Dataset:
-    """The dataset of this name; `progress` draws a bar while downloading."""
+    """The dataset of this name; `progress` draws a bar while downloading.
+
+    The shares are for "folder" and "npz", whose `folder` is the file; `image_size` and `skip_broken` are for "folder".
+    """
     if name not in DATASETS:
         raise DataError(f"there is no dataset {brief(name)}; choose one of {', '.join(DATASETS)}")
     if image_size is not None and name != "folder":
         raise DataError(f"image_size is {brief(image_size)}, but {name} has a size of its own; leave image_size out")
     if folder is not None and name == "mnist":
         raise DataError(f"mnist comes with the package; leave the folder {shown(folder)} out, or choose mnist-full")
+    if name not in OWN and (test_share, val_share) != (None, None):
+        raise DataError(f"test_share or val_share is given, but {name} has splits of its own; leave them out")
+    if name != "folder" and skip_broken:
+        raise DataError(f"skip_broken is given, but {name} is not a folder of your own images; leave it out")
     folder = None if folder is None else Path(folder)
     with disk_errors():
         match name:
@@ -52,8 +78,14 @@ def load(
             case "miniimagenet":
                 return folders.load_miniimagenet(folder)
     if folder is None:
-        raise DataError("the dataset folder needs a folder; give one that has a sub-folder of images per class")
-    return from_folder(folder, folders.DEFAULT_SIZE if image_size is None else image_size)
+        wanted = "a file; give the path of a .npz file" if name == "npz" else "a folder; give one"
+        raise DataError(
+            f"the dataset {name} needs {wanted}{' that has a sub-folder of images per class' * (name != 'npz')}"
+        )
+    if name == "npz":
+        return from_npz(folder, test_share, val_share)
+    size = folders.DEFAULT_SIZE if image_size is None else image_size
+    return from_folder(folder, size, test_share, val_share, skip_broken)
 
 
 load_dataset = load  # its public name: autorecall.load is for saved learners

@@ -19,6 +19,7 @@ Pair: TypeAlias = tuple[npt.ArrayLike, npt.ArrayLike]
 
 # Without names, the largest label gives the number of classes: a stray 10**12 must not become 10**12 names.
 MOST_UNNAMED_CLASSES = 100_000
+CHANNELS = (1, 3, 4)  # of an image: grey, colour, colour with transparency
 
 
 @dataclass(frozen=True, eq=False)  # == on arrays gives an array, so splits are compared by identity or fingerprint
@@ -43,6 +44,8 @@ class Dataset:
     val: Split
     test: Split
     classes: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """Files that could not be read, where leaving them out was asked for."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -74,8 +77,8 @@ def from_arrays(
     """A dataset of (inputs, labels) pairs: numpy arrays, lists, or anything else that `np.asarray` accepts.
 
     Bytes stay bytes (0..255, scaled when a batch is made) and floats become float32, unscaled. Images are
-    channels first, (N, C, H, W); bytes of shape (N, H, W) are taken as one channel. Arrays are not copied
-    unless their type or layout requires it.
+    channels first, (N, C, H, W); bytes of shape (N, H, W) are taken as one channel, and bytes of shape (N, H, W, C) are
+    turned. Arrays are not copied unless their type or layout requires it.
 
     >>> import numpy as np
     >>> images = np.zeros((4, 28, 28), dtype=np.uint8)
@@ -97,6 +100,16 @@ def from_arrays(
     for key, split in splits.items():
         _check_labels(key, split.labels, len(names))
     return Dataset(name, train_split, val_split, test_split, names)
+
+
+def turned(images: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Images with their channels first: (…, H, W, C) is turned, told by an axis as short as channels are.
+
+    >>> turned(np.zeros((5, 28, 28, 3))).shape, turned(np.zeros((28, 28, 1))).shape, turned(np.zeros((3, 9, 9))).shape
+    ((5, 3, 28, 28), (1, 28, 28), (3, 9, 9))
+    """
+    last = images.ndim >= 3 and images.shape[-1] in CHANNELS and images.shape[-3] not in CHANNELS
+    return np.moveaxis(images, -1, -3) if last else images
 
 
 def tail_of_each_class(labels: Labels, counts: Sequence[int]) -> npt.NDArray[np.bool_]:
@@ -138,6 +151,8 @@ def _inputs(key: str, values: npt.ArrayLike) -> Inputs:
     if array.dtype == np.uint8:
         if array.ndim == 3:
             array = array[:, None]
+        elif array.ndim == 4:
+            array = turned(array)
     elif array.dtype.kind != "f" or array.dtype.itemsize > 8:
         raise DataError(f"{key} inputs are {array.dtype}; give uint8 from 0 to 255, or floats")
     if array.ndim < 2 or 0 in array.shape:

@@ -1,12 +1,17 @@
-"""One sub-folder of images per class: a user's own folder, and MiniImageNet, which is laid out the same way."""
+"""One sub-folder of images per class: a user's own folder, and MiniImageNet, which is laid out the same way.
+
+A user's own folder may also have these sub-folders below train/ and test/, and below val/.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +20,11 @@ from PIL import Image
 from autorecall.checks import brief
 from autorecall.data.arrays import Dataset, Split
 from autorecall.data.locate import check_folder, class_name, disk_errors, places, shown
-from autorecall.errors import DataError
+from autorecall.data.shares import share_out, shares_of, wrong_shares
+from autorecall.errors import BrokenImageError, DataError
+
+Listed: TypeAlias = dict[str, list[Path]]
+"""The image files of each class."""
 
 MINIIMAGENET_SIZE = 84
 DEFAULT_SIZE = 32
@@ -26,22 +35,46 @@ GREY_MODES = ("1", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")
 # Registered with Pillow, but not pictures to learn from: EPS starts another program, PDF and PALM can only be written,
 # WMF needs Windows, and the others are containers of which Pillow knows only the first bytes.
 NOT_PICTURES = ("EPS", "PDF", "PALM", "WMF", "BUFR", "GRIB", "HDF5", "MPEG")
+PARTS = {"train": ("train",), "test": ("test",), "val": ("val", "valid", "validation")}
 
 
-def from_folder(folder: str | Path, image_size: int = DEFAULT_SIZE) -> Dataset:
+def from_folder(
+    folder: str | Path,
+    image_size: int = DEFAULT_SIZE,
+    test_share: float | None = None,
+    val_share: float | None = None,
+    skip_broken: bool = False,
+) -> Dataset:
     """A user's own images: FOLDER/<class>/<image>, made square with sides of image_size.
 
-    Sorted by name, the first 76 % of each class train, the next 4 % validate and the last 20 % test. One channel if
-    every image is grey, else RGB. Hidden files, files without an image suffix and deeper folders are skipped.
+    Sorted by name, the last 20 % of each class (`test_share`) test, the 4 % before them (`val_share`) validate, and the
+    others train. A folder with FOLDER/train/<class>/<image> and FOLDER/test is taken as such, and so is FOLDER/val, or
+    else `val_share` of the training images; test/ must have every class of train/, val/ need not.
+
+    One channel if every image is grey, else RGB. Hidden files, files without an image suffix and deeper folders are
+    skipped. An image that cannot be read is refused, or with `skip_broken` left out and named in `left_out`.
     """
     if not (isinstance(image_size, int) and 1 <= image_size <= LARGEST_SIZE):
         raise DataError(f"image_size is {brief(image_size)}; give a whole number of pixels from 1 to {LARGEST_SIZE}")
+    wrong = wrong_shares(test_share, val_share)
+    if wrong is not None:
+        raise DataError(wrong)
     folder = Path(folder)
     with disk_errors():
         check_folder(folder)
-        classes = _list_classes(folder)
-        grey = all(_mode(path) in GREY_MODES for images in classes.values() for path in images)
-        return _read("folder", classes, image_size, "L" if grey else "RGB")
+        roots = _parts(folder)
+        shares = shares_of(shown(folder), roots, test_share, val_share)
+        listed = {part: _list_classes(root) for part, root in (roots or {"train": folder}).items()}
+        broken: list[Path] = []
+        if skip_broken:
+            broken = [path for path in _every(listed) if not _can_be_read(path)]
+            listed = {part: _without(classes, set(broken)) for part, classes in listed.items()}
+        _check_counts(roots.get("train", folder), listed["train"], 2 if shares[0] else 1, bool(broken))
+        _check_classes(roots, listed)
+        with _left_out_advised():
+            grey = all(_mode(path) in GREY_MODES for path in _every(listed))
+            data = _read("folder", listed, shares, image_size, "L" if grey else "RGB")
+        return replace(data, left_out=tuple(class_name(str(path.relative_to(folder))) for path in broken))
 
 
 def load_miniimagenet(folder: Path | None = None) -> Dataset:
@@ -49,62 +82,94 @@ def load_miniimagenet(folder: Path | None = None) -> Dataset:
     roots = places(folder)
     for place in (root / name for root in roots for name in ("mini-imagenet", "miniimagenet")):
         if place.is_dir():
-            return _read("miniimagenet", _list_classes(place), MINIIMAGENET_SIZE, "RGB")
+            classes = _list_classes(place)
+            _check_counts(place, classes, 2)
+            return _read("miniimagenet", {"train": classes}, shares_of("", (), None, None), MINIIMAGENET_SIZE, "RGB")
     raise DataError(
         f"miniimagenet is not in {' or '.join(shown(root) for root in roots)}, and ImageNet's licence allows no free "
         f"download; put one sub-folder of images per class into {shown(roots[0] / 'mini-imagenet')}"
     )
 
 
-def _list_classes(root: Path) -> dict[str, list[Path]]:
+def _parts(folder: Path) -> dict[str, Path]:
+    """The folders train, test and val, if there are class folders below the first of them; else none.
+
+    A class may be called train, too: its folder has images.
+    """
+    inner = {path.name.lower(): path for path in _folders(folder)}
+    found = {part: inner[name] for part, names in PARTS.items() for name in reversed(names) if name in inner}
+    train = found.get("train")
+    return found if train is not None and _folders(train) and not _images(train) else {}
+
+
+def _list_classes(root: Path) -> Listed:
     """The image files of each class, both sorted by name."""
-    visible = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    folders = sorted(visible, key=lambda path: path.name)
+    folders = _folders(root)
     if len(folders) < 2:
         raise DataError(f"{shown(root)} holds {len(folders)} class folders; put one folder of images per class there")
-    _, suffixes = _formats()
-    classes = {}
-    for folder in folders:
-        paths = (path for path in folder.iterdir() if not path.name.startswith(".") and not path.is_dir())
-        classes[folder.name] = sorted(path for path in paths if path.suffix.lower() in suffixes)
-        if len(classes[folder.name]) < 2:
+    return {folder.name: _images(folder) for folder in folders}
+
+
+def _folders(folder: Path) -> list[Path]:
+    visible = (path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(visible, key=lambda path: path.name)
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if is_image(path) and not path.is_dir())
+
+
+def _every(listed: dict[str, Listed]) -> Iterator[Path]:
+    return (path for classes in listed.values() for paths in classes.values() for path in paths)
+
+
+def _without(classes: Listed, broken: set[Path]) -> Listed:
+    return {name: [path for path in paths if path not in broken] for name, paths in classes.items()}
+
+
+def _check_counts(root: Path, classes: Listed, least: int, skipped: bool = False) -> None:
+    for name, paths in classes.items():
+        if len(paths) < least:
+            wanted = "two there, one to train and one to test" if least == 2 else "one there"
             raise DataError(
-                f"the class folder {shown(folder)} holds {len(classes[folder.name])} images; "
-                "put at least two there, one to train and one to test"
+                f"the class folder {shown(root / name)} holds {len(paths)} images{' that can be read' * skipped}; "
+                f"put at least {wanted}"
             )
-    return classes
 
 
-def split_counts(count: int) -> tuple[int, int, int]:
-    """76 / 4 / 20 % to train, validate and test; with two or more images, at least one to train and one to test.
-
-    >>> split_counts(600), split_counts(100), split_counts(2)
-    ((456, 24, 120), (76, 4, 20), (1, 0, 1))
-    """
-    test, val = max(1, round(0.20 * count)), round(0.04 * count)
-    return count - val - test, val, test
-
-
-def _read(name: str, classes: dict[str, list[Path]], size: int, mode: str) -> Dataset:
-    train: list[tuple[Path, int]] = []
-    val: list[tuple[Path, int]] = []
-    test: list[tuple[Path, int]] = []
-    for label, paths in enumerate(classes.values()):
-        labelled = [(path, label) for path in paths]
-        first, middle, _ = split_counts(len(paths))
-        train += labelled[:first]
-        val += labelled[first : first + middle]
-        test += labelled[first + middle :]
-    return Dataset(
-        name,
-        _read_split(train, size, mode),
-        _read_split(val, size, mode),
-        _read_split(test, size, mode),
-        classes=tuple(map(class_name, classes)),
-    )
+def _check_classes(roots: dict[str, Path], listed: dict[str, Listed]) -> None:
+    """What is tested must have been learned, and all that is learned is tested; validating may wait for a few."""
+    for part in ("test", "val"):
+        for name, paths in listed.get(part, {}).items():
+            if paths and name not in listed["train"]:
+                raise DataError(
+                    f"{shown(roots[part])} has the class {shown(name)} but {shown(roots['train'])} has not; "
+                    "add images of it there, or remove it"
+                )
+    for name in listed["train"]:
+        if "test" in listed and not listed["test"].get(name):
+            raise DataError(
+                f"{shown(roots['train'])} has the class {shown(name)} but {shown(roots['test'])} has no image of it; "
+                "add one to test it, or remove the class"
+            )
 
 
-def _read_split(labelled: list[tuple[Path, int]], size: int, mode: str) -> Split:
+def _read(name: str, listed: dict[str, Listed], shares: tuple[float, float], size: int, mode: str) -> Dataset:
+    """The splits: those that are there, and shares of the training images for the others."""
+    classes = tuple(listed["train"])
+    paths = {
+        part: [(path, n) for n, c in enumerate(classes) for path in own.get(c, ())] for part, own in listed.items()
+    }
+    every = paths["train"]
+    shared = share_out(np.array([label for _, label in every]), *shares)
+    for part, mask in zip(("train", "val", "test"), shared, strict=True):
+        if part == "train" or part not in paths:
+            paths[part] = [every[index] for index in np.flatnonzero(mask)]
+    splits = {part: _read_split(labelled, size, mode) for part, labelled in paths.items()}
+    return Dataset(name, splits["train"], splits["val"], splits["test"], classes=tuple(map(class_name, classes)))
+
+
+def _read_split(labelled: Sequence[tuple[Path, int]], size: int, mode: str) -> Split:
     shape = (len(labelled), Image.getmodebands(mode), size, size)
     try:
         images = np.empty(shape, dtype=np.uint8)
@@ -115,6 +180,23 @@ def _read_split(labelled: list[tuple[Path, int]], size: int, mode: str) -> Split
     for index, (path, _) in enumerate(labelled):
         images[index] = read_image(path, size, mode)
     return Split(images, np.array([label for _, label in labelled], dtype=np.int64))
+
+
+@contextmanager
+def _left_out_advised() -> Iterator[None]:
+    """An image that cannot be read need not be removed by hand."""
+    try:
+        yield
+    except BrokenImageError as error:
+        raise DataError(f"{error}, or set skip_broken to leave such images out") from error
+
+
+def _can_be_read(path: Path) -> bool:
+    try:
+        read_image(path, 1, "L")
+    except DataError:
+        return False
+    return True
 
 
 def _mode(path: Path) -> str:
@@ -130,7 +212,7 @@ def read_image(path: Path, size: int, mode: str) -> npt.NDArray[np.uint8]:
 
 def squared(image: Image.Image, size: int, mode: str, name: str | Path = "the image") -> npt.NDArray[np.uint8]:
     """The same of a picture that has been opened."""
-    picture = _eight_bits(name, image).convert(mode)
+    picture = eight_bits(name, image).convert(mode)
     # The same as shorter side to `size`, then crop the centre, without ever making the long strip that an image
     # of 1 x 1,000,000 pixels would become.
     width, height = picture.size
@@ -152,7 +234,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     try:
         # A regular file, or a link to one: reading a pipe with an image's name would block forever.
         if not path.is_file():
-            raise DataError(f"{shown(path)} is a broken link or not a regular file; replace or remove it")
+            raise BrokenImageError(f"{shown(path)} is a broken link or not a regular file; replace or remove it")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # e.g. about odd metadata: only the pixels count here
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -160,21 +242,23 @@ def _opened(path: Path) -> Iterator[Image.Image]:
                 if image.width * image.height > MOST_PIXELS:
                     raise Image.DecompressionBombError
                 yield image
-    except DataError:
+    except BrokenImageError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(f"{shown(path)} has more than {MOST_PIXELS:,} pixels; make it smaller or remove it") from error
+        raise BrokenImageError(
+            f"{shown(path)} has more than {MOST_PIXELS:,} pixels; make it smaller or remove it"
+        ) from error
     except Exception as error:  # Pillow's decoders raise nearly everything, from SyntaxError to struct.error
-        raise DataError(f"{shown(path)} cannot be read as an image; replace or remove it") from error
+        raise BrokenImageError(f"{shown(path)} cannot be read as an image; replace or remove it") from error
 
 
-def _eight_bits(path: str | Path, image: Image.Image) -> Image.Image:
+def eight_bits(path: str | Path, image: Image.Image) -> Image.Image:
     """Deep greys scaled to 0..255, because Pillow's own conversion clips everything above 255."""
     if image.mode[0] not in "IF":
         return image
     values = np.asarray(image).astype(np.int64)
     if image.mode == "F" or values.min() < 0 or values.max() > 65_535:
-        raise DataError(f"{shown(path)} has pixels that are not 0 to 65535; save it with 8 or 16 bits per pixel")
+        raise BrokenImageError(f"{shown(path)} has pixels that are not 0 to 65535; save it with 8 or 16 bits per pixel")
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate
@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from ..data import Split
+from ..data import Dataset, Split
 from ..errors import DivergedError, InterruptedRunError, StoppedError, WriteError, one_line
 from ..learners.base import Learner
 from ..metrics import average_accuracy, forgetting, task_accuracy
@@ -65,14 +65,14 @@ class RunLoop:
         stream: Stream,
         learner: Learner,
         tested: Split,
-        classes: Sequence[str],
+        dataset: Dataset,
         observer: Observer,
         stop: Callable[[], bool],
         fresh: bool = False,
         keep_learner: bool = False,
     ) -> None:
         self.status, self.stream, self.learner, self.tested = status, stream, learner, tested
-        self.classes = classes
+        self.classes, self.left_out = dataset.classes, len(dataset.left_out)
         self.observer, self.stop, self.fresh, self.keep_learner = observer, stop, fresh, keep_learner
         self.total = sum(stream.task_lengths)
         self.few = few_of_each_class(tested, CURVE_IMAGES)
@@ -264,6 +264,8 @@ class RunLoop:
             | {"cores": str(os.cpu_count()), "device": status.config.device, "threads": str(status.threads)},
             data=status.data,
             curve=status.curve,
+            tasks=[[self.classes[label] for label in task.classes] for task in self.stream],
+            left_out=self.left_out,
         )
 
     def _diverged(self, error: DivergedError, task: int) -> StoppedError:

@@ -34,8 +34,10 @@ def _named(method: str, preset: str, config: RunConfig) -> str:
     short = _short_names(names_of_fields(config))
     parts = [f"{short.get(name, name)}={_written(value)}" for name, value in changed.items()]
     name = "+".join([method, *parts])
-    if len(name) > LONGEST:
-        checksum = hashlib.sha256(name.encode()).hexdigest()[:8]
+    replaced = [value for value in changed.values() if _is_ambiguous(value)]
+    if len(name) > LONGEST or replaced:
+        whole = name + "".join(map(repr, replaced))
+        checksum = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         name = f"{name[: LONGEST - 9]}+{checksum}"
     return name
 
@@ -53,6 +55,13 @@ def _written(value: object) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return NO_QUOTING.sub("-", str(value).replace("e+", "e"))
+
+
+def _is_ambiguous(value: object) -> bool:
+    """Whether another value could be written the same way: names of classes may have any letters."""
+    if isinstance(value, list | tuple):
+        return any(isinstance(inner, str) and ("," in inner or _is_ambiguous(inner)) for inner in value)
+    return isinstance(value, str) and (not value or NO_QUOTING.search(value) is not None)
 
 
 def _holds(folder: Path, preset: str, config: RunConfig) -> bool:

@@ -61,10 +61,16 @@ class Result:
     """The fingerprint of the data; the earliest results have none."""
     curve: list[Point] = field(default_factory=list)
     """Accuracy over training: of all test images at the end of a task, of a part of them in between."""
+    tasks: list[list[str]] = field(default_factory=list)
+    """The names of each task's classes; earlier results have none."""
+    left_out: int = 0
+    """Images that could not be read, with skip_broken."""
 
     def __post_init__(self) -> None:
         if not self.accuracy_matrix or any(len(row) != len(self.accuracy_matrix) for row in self.accuracy_matrix):
             raise DataError("result.accuracy_matrix is not square; expected a row and a column for every task")
+        if self.tasks and len(self.tasks) != len(self.accuracy_matrix):
+            raise DataError(f"result.tasks has {len(self.tasks)} tasks; expected {len(self.accuracy_matrix)}")
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,7 @@ def _check_figures(result: Result) -> None:
         ("memory.parameters", memory.parameters, 0, MOST),
         ("memory.parameter_mb", memory.parameter_mb, 0, MOST),
         ("steps", result.steps, 0, MOST),
+        ("left_out", result.left_out, 0, MOST),
         ("seconds.train", seconds.train, 0, MOST),
         ("seconds.evaluate", seconds.evaluate, 0, MOST),
     ):

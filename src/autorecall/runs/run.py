@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ..recall.kernels import can_call
 from ..stream import Stream
 from ..torch_state import cores, limited_threads, own_random_state
 from .folder import RunStatus, held
-from .loop import Observer, RunLoop
+from .loop import Observer, RunLoop, few_of_each_class
 from .result import Result
 
 VERSIONS = ("autorecall", "torch", "numpy")
@@ -46,17 +46,19 @@ def run(
     Everything that can be refused is refused before the first file is written; result.json is written last.
     """
     if dataset.name != config.dataset:  # then the config alone does not say what was learned
-        config = replace(config, dataset=ARRAYS, image_size=None)
+        config = replace(config, dataset=ARRAYS, image_size=None, test_share=None, val_share=None, skip_broken=False)
     threads, observer = config.threads or cores(), observer or Observer()
     # Batches are small: a network is no faster on many threads, and with half of them another can run alongside.
     with own_random_state(config.seed), limited_threads(max(1, threads // 2)):
         stream = Stream(dataset, config.stream, config.fraction, config.seed)
         learner = build_learner(config, dataset, stream)
         tested = getattr(dataset, config.split)
-        _check_tested(tested, stream, config.split)
+        _check_tested(tested, stream, config.split, dataset.classes)
+        if config.test_images is not None:
+            tested = few_of_each_class(tested, config.test_images)
         _check_batches(learner, stream)
         status = RunStatus(preset, config, dataset.fingerprint(), threads, _versions(), _machine(config.device))
-        loop = RunLoop(status, stream, learner, tested, dataset.classes, observer, stop, fresh, keep_learner)
+        loop = RunLoop(status, stream, learner, tested, dataset, observer, stop, fresh, keep_learner)
         if folder is None:
             return loop.finish()
         with held(Path(folder), fresh, observer.warned) as place:
@@ -94,11 +96,12 @@ def _machine(device: str) -> dict[str, str]:
     }
 
 
-def _check_tested(split: Split, stream: Stream, name: str) -> None:
+def _check_tested(split: Split, stream: Stream, name: str, classes: Sequence[str]) -> None:
     missing = sorted({c for task in stream for c in task.classes} - set(np.unique(split.labels).tolist()))
     if missing:
         raise ConfigError(
-            f"the {name} split has no image of class {missing[0]}, so its accuracy cannot be measured; add images"
+            f"the {name} split has no image of class {classes[missing[0]]:.80}, so its accuracy cannot be measured; "
+            "add images"
         )
 
 

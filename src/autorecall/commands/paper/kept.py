@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import data
 from ...data import Dataset
 from ...errors import DataError
 from ...learners.shared.algorithm1 import RecallLearner
@@ -21,6 +20,7 @@ from ...runs.run import build_learner
 from ...stream import Indices, Stream, Task, as_batch
 from ...torch_state import own_random_state
 from ..rows import Run
+from ..source import source_of
 from .study import Place, Row
 
 
@@ -72,11 +72,11 @@ def kept(place: Place, row: Row) -> Kept | None:
     """The learner of a row's first run that kept one; None if there is none here, or no data."""
     for run in place.runs(row):
         if (run.folder / LEARNER).exists():
-            folder = None if run.config.dataset == "mnist" else place.data
+            source = source_of(run.config, place.data)
             try:
-                dataset = data.load(run.config.dataset, folder, run.config.image_size, may_download=False)
+                dataset = source.load(may_download=False)
             except DataError:
-                if folder is not None:
+                if source.folder is not None:
                     raise
                 return None
             return _loaded(dataset, run)
