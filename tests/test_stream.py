@@ -399,7 +399,9 @@ def test_an_order_seed_is_one_that_can_be_stored(number: int) -> None:
 @pytest.mark.parametrize("number", [-(10**400), 10**18, 10**400, 10**5000], ids=["-400", "18", "400", "5000"])
 def test_a_class_order_of_any_numbers_is_refused_in_a_short_sentence(number: int) -> None:
     for order in ((0, number), (number,) * 10**4):
-        with pytest.raises(ConfigError, match=r"^stream\.class_order is .*; expected each of 0 to 1 at least once$") as caught:
+        with pytest.raises(
+            ConfigError, match=r"^stream\.class_order is .*; expected each of 0 to 1 at least once$"
+        ) as caught:
             Stream(numbered([5, 5]), StreamConfig(2, class_order=order))
         assert len(str(caught.value)) < 300
 

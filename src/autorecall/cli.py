@@ -17,6 +17,7 @@ COMMANDS = (
     "sweep",
     "reproduce",
     "predict",
+    "learn",
     "list",
     "show",
     "bench",
@@ -31,6 +32,7 @@ commands:
   sweep PRESET…  many runs: presets, seeds and values, several at a time
   reproduce NAME a table or figure of the paper, from the runs that it needs
   predict RUN …  classify images with the model that a run left
+  learn RUN      go on from a finished run with new images, and classes that it has not seen
   list [DATASET] print the presets, one `dataset/method` per line
   show DIR       collect all runs under a folder into one table, next to the paper's figures
   bench          measure what recall costs on this machine

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 import torch
@@ -190,6 +190,13 @@ class Stream:
             kept = order[: max(1, round(fraction * len(order)))]
             tasks.append(Task(classes, dataset.train, kept, config.batch_size, config.passes))
         self.tasks = tuple(tasks)
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task]) -> Self:
+        """A stream of these tasks."""
+        stream = cls.__new__(cls)
+        stream.tasks = tuple(tasks)
+        return stream
 
     def __len__(self) -> int:
         return len(self.tasks)

@@ -644,10 +644,10 @@ SMALL = "--dataset folder --image-size 8 --threads 1 --network.channels 2 --stre
 def test_a_folder_of_your_own_images_is_learned(say: Say, place: Path, name: str) -> None:
     pictures(place / "photos")
     recall = ["--learner.recalled-images", "12", "--learner.ascent-steps", "2"] if name == "cifar10/arm" else []
-    said = say("run", name, *SMALL.split(), "--data", "photos", *recall)
+    said = say("run", name, *SMALL.split(), "--data", "photos", *recall, "--pictures")
     assert (said.code, said.err) == (0, "")
     (folder,) = (place / "runs" / "folder").glob(f"{name.split('/')[1]}+*/seed-0")  # by the dataset that was learned
-    assert files(folder) == FILES | ({"recalled.png"} if recall else set())
+    assert files(folder) == FILES | {"learner.safetensors"} | ({"recalled.png"} if recall else set())
     found = read(folder / "result.json")
     assert found["steps"] == 4  # of 16 training images per task, half, by fours
     matrix = found["accuracy_matrix"]

@@ -25,7 +25,7 @@ from ..runs.names import run_folder
 from ..runs.result import Result
 from ..runs.run import run
 from ..torch_state import cores
-from .matrix import Matrix
+from .matrix import Matrix, is_own
 from .memory import keep_freed_memory
 from .output import quiet_console
 from .signals import watched
@@ -66,7 +66,11 @@ class Arguments:
     """Start over, moving an earlier run of the same name aside."""
 
     keep_learner: bool = False
-    """Save the learner at the end as learner.safetensors: network, teacher, and any images that the method keeps."""
+    """Save the learner at the end as learner.safetensors: network, teacher, and any images that the method keeps. With
+    data of your own it is saved anyway, unless the method keeps images."""
+
+    pictures: bool = False
+    """Draw recalled.png from data of your own as well; it shows some of the last images, and what came of them."""
 
 
 def main(arguments: list[str]) -> None:
@@ -87,8 +91,8 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"{folder} holds a finished run that did not keep its learner; --fresh runs it again")
     if earlier is not None:
         console.print(f"already finished: {printable(str(folder))}; --fresh runs it again", soft_wrap=True)
-        _print_matrix(console, config, earlier)
-        _print_result(console, config, earlier, folder)
+        print_matrix(console, config, earlier)
+        print_result(console, config, earlier, folder)
         return
     keep_freed_memory()
     dataset = source.load(progress=True)
@@ -96,15 +100,17 @@ def main(arguments: list[str]) -> None:
     tasks = [[dataset.classes[label] for label in task] for task in config.stream.task_classes(dataset.classes)]
     matrix = Matrix(config.dataset, tasks, console.width)
     title = f"{chosen.preset} seed {config.seed}"
-    with watched() as stop, _Bar(console, title, folder, dataset.classes, matrix) as observer:
+    pictures = chosen.pictures or not is_own(config.dataset)
+    keep_learner = chosen.keep_learner or (None if is_own(config.dataset) else False)
+    with watched() as stop, Bar(console, title, folder, dataset.classes, matrix, pictures) as observer:
         try:
-            result = run(chosen.preset, config, dataset, folder, observer, chosen.fresh, stop, chosen.keep_learner)
+            result = run(chosen.preset, config, dataset, folder, observer, chosen.fresh, stop, keep_learner)
         except InterruptedRunError as error:
             error.exit_code = stop.exit_code
             raise
     if observer.rows < len(result.accuracy_matrix):  # the others were printed before an interruption, or never
-        _print_matrix(console, config, result)
-    _print_result(console, config, result, folder)
+        print_matrix(console, config, result)
+    print_result(console, config, result, folder)
 
 
 def _fingerprint(source: Source) -> str | None:
@@ -187,11 +193,14 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
     return None
 
 
-class _Bar(Observer):
+class Bar(Observer):
     """A progress bar with the time left, one row of the matrix per task, and the picture at the end."""
 
-    def __init__(self, console: Console, title: str, folder: Path, classes: Sequence[str], matrix: Matrix) -> None:
+    def __init__(
+        self, console: Console, title: str, folder: Path, classes: Sequence[str], matrix: Matrix, pictures: bool
+    ) -> None:
         self._console, self._title, self._folder, self._classes = console, title, folder, classes
+        self._pictures = pictures
         self._matrix, self.rows = matrix, 0
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -228,12 +237,14 @@ class _Bar(Observer):
         self.rows += 1
 
     def recalled(self, x: Tensor, recalled: Recalled, targets: Tensor) -> None:
-        """Draw the last recalled batch."""
+        """Draw the last recalled batch, if it may be drawn."""
+        if not self._pictures:
+            return
         from .pictures import draw_recalled
 
         draw_recalled(self._folder / "recalled.png", x, recalled, targets, self._classes)
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Bar:
         self._progress.__enter__()
         return self
 
@@ -241,12 +252,13 @@ class _Bar(Observer):
         self._progress.__exit__(None, None, None)
 
 
-def _print_matrix(console: Console, config: RunConfig, result: Result) -> None:
+def print_matrix(console: Console, config: RunConfig, result: Result) -> None:
+    """One row of accuracies for every task."""
     for line in Matrix(config.dataset, result.tasks, console.width).lines(result.accuracy_matrix):
         console.print(line, soft_wrap=True)
 
 
-def _print_result(console: Console, config: RunConfig, result: Result, folder: Path) -> None:
+def print_result(console: Console, config: RunConfig, result: Result, folder: Path) -> None:
     """Accuracy, forgetting, the memory, and where everything is."""
     usual = PRESETS.get(result.preset)
     published = usual.published if usual is not None and not changes(config, usual.config) else None

@@ -28,6 +28,7 @@ from ..runs.loop import Observer
 from ..runs.result import Result, read_result
 from ..runs.run import run
 from ..storage.schema import decode, to_json
+from .matrix import is_own
 from .memory import keep_freed_memory
 from .signals import Stop, watched
 from .source import Source, source_of
@@ -94,6 +95,8 @@ class Reporter(Observer):
 
     def recalled(self, x: Tensor, recalled: Recalled, targets: Tensor) -> None:
         """Draw the last recalled batch, as `autorecall run` does."""
+        if is_own(self._job.config.dataset):
+            return
         from .pictures import draw_recalled
 
         draw_recalled(Path(self._job.folder) / "recalled.png", x, recalled, targets, self._classes)

@@ -44,6 +44,8 @@ def from_folder(
     test_share: float | None = None,
     val_share: float | None = None,
     skip_broken: bool = False,
+    channels: int | None = None,
+    fewest_classes: int = 2,
 ) -> Dataset:
     """A user's own images: FOLDER/<class>/<image>, made square with sides of image_size.
 
@@ -51,8 +53,9 @@ def from_folder(
     others train. A folder with FOLDER/train/<class>/<image> and FOLDER/test is taken as such, and so is FOLDER/val, or
     else `val_share` of the training images; test/ must have every class of train/, val/ need not.
 
-    One channel if every image is grey, else RGB. Hidden files, files without an image suffix and deeper folders are
-    skipped. An image that cannot be read is refused, or with `skip_broken` left out and named in `left_out`.
+    One channel if every image is grey, else RGB; or as many `channels` as are given, 1 or 3. Hidden files, files
+    without an image suffix and deeper folders are skipped. An image that cannot be read is refused, or with
+    `skip_broken` left out and named in `left_out`.
     """
     if not (isinstance(image_size, int) and 1 <= image_size <= LARGEST_SIZE):
         raise DataError(f"image_size is {brief(image_size)}; give a whole number of pixels from 1 to {LARGEST_SIZE}")
@@ -64,7 +67,7 @@ def from_folder(
         check_folder(folder)
         roots = _parts(folder)
         shares = shares_of(shown(folder), roots, test_share, val_share)
-        listed = {part: _list_classes(root) for part, root in (roots or {"train": folder}).items()}
+        listed = {part: _list_classes(root, fewest_classes) for part, root in (roots or {"train": folder}).items()}
         broken: list[Path] = []
         if skip_broken:
             broken = [path for path in _every(listed) if not _can_be_read(path)]
@@ -72,7 +75,7 @@ def from_folder(
         _check_counts(roots.get("train", folder), listed["train"], 2 if shares[0] else 1, bool(broken))
         _check_classes(roots, listed)
         with _left_out_advised():
-            grey = all(_mode(path) in GREY_MODES for path in _every(listed))
+            grey = channels == 1 or (channels is None and all(_mode(path) in GREY_MODES for path in _every(listed)))
             data = _read("folder", listed, shares, image_size, "L" if grey else "RGB")
         return replace(data, left_out=tuple(class_name(str(path.relative_to(folder))) for path in broken))
 
@@ -102,10 +105,10 @@ def _parts(folder: Path) -> dict[str, Path]:
     return found if train is not None and _folders(train) and not _images(train) else {}
 
 
-def _list_classes(root: Path) -> Listed:
+def _list_classes(root: Path, fewest: int = 2) -> Listed:
     """The image files of each class, both sorted by name."""
     folders = _folders(root)
-    if len(folders) < 2:
+    if len(folders) < fewest:
         raise DataError(f"{shown(root)} holds {len(folders)} class folders; put one folder of images per class there")
     return {folder.name: _images(folder) for folder in folders}
 

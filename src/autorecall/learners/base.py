@@ -84,6 +84,9 @@ class Learner(ABC):
     threads: int | None = None
     """Threads that a step may use; None means one per core. It never changes what is computed."""
 
+    is_its_network: ClassVar[bool] = False
+    """Whether all that the method has learned is in the network, so that it can go on from that alone."""
+
     grows: bool = False
     """Whether a label beyond the last output adds outputs; otherwise it is refused."""
 

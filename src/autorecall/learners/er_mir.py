@@ -21,6 +21,7 @@ from ..storage.state import State, tensor
 from .base import Learner
 from .er import ER, ERConfig
 from .shared.finite import check_finite
+from .shared.growing import BELOW
 from .shared.lookahead import one_step_ahead
 
 
@@ -92,7 +93,7 @@ class ERMIR(ER):
     def grown(self, before: int, outputs: int) -> None:
         """Remembered outputs are those of images that are not of the new classes."""
         if self.remembered.shape[1]:
-            new = self.remembered.mean(1, keepdim=True).expand(-1, outputs - before)
+            new = (self.remembered.mean(1, keepdim=True) - BELOW).expand(-1, outputs - before)
             self.remembered = torch.cat([self.remembered, new], dim=1)
 
     def state_dict(self) -> dict[str, object]:

@@ -36,6 +36,8 @@ class NaiveConfig(LearnerConfig):
 class Naive(Learner):
     """One SGD step per batch."""
 
+    is_its_network = True
+
     def __init__(
         self, network: nn.Module, config: NaiveConfig | None = None, optimizer: Optimizer | None = None, seed: int = 0
     ) -> None:

@@ -51,6 +51,8 @@ class RunStatus:
     versions: dict[str, str]
     machine: dict[str, str] = field(default_factory=dict)
     """What else the last digits depend on, such as the processor."""
+    parent: str = ""
+    """The folder of the run that this one goes on from, if any."""
     steps: int = 0
     matrix: list[list[float]] = field(default_factory=list)
     curve: list[Point] = field(default_factory=list)

@@ -69,7 +69,7 @@ class RunLoop:
         observer: Observer,
         stop: Callable[[], bool],
         fresh: bool = False,
-        keep_learner: bool = False,
+        keep_learner: bool | None = False,
     ) -> None:
         self.status, self.stream, self.learner, self.tested = status, stream, learner, tested
         self.classes, self.left_out = dataset.classes, len(dataset.left_out)
@@ -104,7 +104,7 @@ class RunLoop:
             self.folder.lock.check()
             config, shape = self.status.config, self.tested.inputs.shape[1:]
             save_model(self.learner, config.network, self.classes, shape, self.folder.path / MODEL)
-            if self.keep_learner:
+            if self.keep_learner or (self.keep_learner is None and not self.learner.memory().images):
                 self.folder.keep(self.learner)
             self.folder.end(result)
         return result
@@ -189,7 +189,7 @@ class RunLoop:
         return f"{words} to resume from step {self.folder.saved_step}"
 
     def _save(self) -> None:
-        if self.folder is not None:
+        if self.folder is not None and self.status.steps:  # before the first step there is nothing to resume
             self.folder.save(self.status, self.history, run_state(self.learner, self.status.config.device))
 
     def _resume_or_begin(self, folder: RunFolder) -> None:
@@ -263,6 +263,7 @@ class RunLoop:
             machine=status.machine
             | {"cores": str(os.cpu_count()), "device": status.config.device, "threads": str(status.threads)},
             data=status.data,
+            parent=status.parent,
             curve=status.curve,
             tasks=[[self.classes[label] for label in task.classes] for task in self.stream],
             left_out=self.left_out,

@@ -61,6 +61,8 @@ class Result:
     """The fingerprint of the data; the earliest results have none."""
     curve: list[Point] = field(default_factory=list)
     """Accuracy over training: of all test images at the end of a task, of a part of them in between."""
+    parent: str = ""
+    """The folder of the run that this one went on from, if any."""
     tasks: list[list[str]] = field(default_factory=list)
     """The names of each task's classes; earlier results have none."""
     left_out: int = 0

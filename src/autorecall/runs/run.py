@@ -16,7 +16,7 @@ from ..data import Dataset, Split
 from ..errors import ConfigError
 from ..learners.base import Learner
 from ..recall.kernels import can_call
-from ..stream import Stream
+from ..stream import Stream, Task
 from ..torch_state import cores, limited_threads, own_random_state
 from .folder import RunStatus, held
 from .loop import Observer, RunLoop, few_of_each_class
@@ -33,7 +33,7 @@ def run(
     observer: Observer | None = None,
     fresh: bool = False,
     stop: Callable[[], bool] = lambda: False,
-    keep_learner: bool = False,
+    keep_learner: bool | None = False,
 ) -> Result:
     """Train a learner on its stream, test it after every task, and write the run folder if one is given.
 
@@ -41,7 +41,7 @@ def run(
     finished run's result is returned. A folder belongs to one config and one dataset: any other is refused, and so is
     a folder with other files. `fresh` moves a run of the same name aside and starts over. When `stop` returns True, the
     run is saved and ends with an InterruptedRunError. `keep_learner` saves the learner at the end, for `load`: what it
-    keeps, such as images, is then in the folder.
+    keeps, such as images, is then in the folder. With None it is saved if it keeps no image.
 
     Everything that can be refused is refused before the first file is written; result.json is written last.
     """
@@ -56,8 +56,8 @@ def run(
         _check_tested(tested, stream, config.split, dataset.classes)
         if config.test_images is not None:
             tested = few_of_each_class(tested, config.test_images)
-        _check_batches(learner, stream)
-        status = RunStatus(preset, config, dataset.fingerprint(), threads, _versions(), _machine(config.device))
+        check_batches(learner, *stream)
+        status = RunStatus(preset, config, dataset.fingerprint(), threads, versions(), machine_of(config.device))
         loop = RunLoop(status, stream, learner, tested, dataset, observer, stop, fresh, keep_learner)
         if folder is None:
             return loop.finish()
@@ -83,11 +83,12 @@ def device(name: str) -> torch.device:
     return found
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Those that the last digits may depend on."""
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in VERSIONS}
 
 
-def _machine(device: str) -> dict[str, str]:
+def machine_of(device: str) -> dict[str, str]:
     """What the last digits depend on besides versions and threads: the same sums are added in another order."""
     return {
         "processor": platform.machine(),
@@ -105,9 +106,9 @@ def _check_tested(split: Split, stream: Stream, name: str, classes: Sequence[str
         )
 
 
-def _check_batches(learner: Learner, stream: Stream) -> None:
-    """Let the learner refuse the first batch, or a single image if the stream has a batch of one."""
-    x, y = next(iter(stream[0]))
+def check_batches(learner: Learner, *tasks: Task) -> None:
+    """Let the learner refuse the first batch, or a single image if a task has a batch of one."""
+    x, y = next(iter(tasks[0]))
     learner.check(x, y)
-    if any(len(task.order) % task.batch_size == 1 or task.batch_size == 1 for task in stream):
+    if any(len(task.order) % task.batch_size == 1 or task.batch_size == 1 for task in tasks):
         learner.check(x[:1], y[:1])

@@ -1,6 +1,8 @@
 """More outputs for a network that has learned some: for classes that nobody knew of when it was made.
 
-A new output begins as the mean of those there are. So it is never the largest, and no image changes its class.
+A new output begins a little below the mean of those there are. So it is never the largest, and no image changes its
+class. It must be below, because the teacher's answers would make every recalled image a bit of a new class; far below,
+the new class could hardly be learned. An output that was there all along, unused, is about 1 below on a short stream.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from ...errors import InputError
 from .undo import Undo
 
 MOST_OUTPUTS = 100_000  # any more is a typo
+BELOW = 1.0  # the mean logit
 
 
 def output_layers(network: nn.Module) -> list[nn.Linear]:
@@ -53,9 +56,9 @@ def set_outputs(network: nn.Module, outputs: int, optimizer: Optimizer | None = 
         for p in (layer.weight, layer.bias):
             if p is None:
                 continue
-            before = p.data
+            before, new = p.data, p.data.double().mean(0) - (BELOW if p is layer.bias else 0.0)
             ways_back.append(partial(setattr, p, "data", before))
-            p.data, p.grad = _resized(before, outputs, before.double().mean(0).to(before)), None
+            p.data, p.grad = _resized(before, outputs, new.to(before)), None
             state = {} if optimizer is None else optimizer.state.get(p, {})
             for name, value in state.items():
                 if isinstance(value, Tensor) and value.shape == before.shape:  # such as momentum

@@ -36,6 +36,11 @@ def load(learner: Learner, path: str | Path) -> None:
     The network may have more outputs than the one that was saved: it then goes on as if it had grown.
     """
     path = Path(path)
+    restore(learner, read_learner(path, learner, same_config=True), path)
+
+
+def read_learner(path: Path, learner: Learner, same_config: bool = False) -> State:
+    """The state in a file that `save` wrote for a learner of this method."""
     try:
         number, state = unstamped(read_state(path, links=True))
     except DataError as error:
@@ -46,8 +51,9 @@ def load(learner: Learner, path: str | Path) -> None:
     method = RENAMED.get(method, method)
     if method != type(learner).__name__:
         raise InputError(f"{path} is of the method {method} but the learner is {type(learner).__name__}; use that one")
-    _check_config(path, upgraded_learner(state.get("config"), number), learner)
-    restore(learner, mapping(state["learner"]), path)
+    if same_config:
+        _check_config(path, upgraded_learner(state.get("config"), number), learner)
+    return mapping(state["learner"])
 
 
 def restore(learner: Learner, saved: State, path: Path) -> None:

@@ -98,6 +98,8 @@ class Teacher:
 class TaughtLearner(Learner):
     """What learners with a teacher share: it is told about boundaries, counted and saved."""
 
+    is_its_network = True  # the teacher is a copy
+
     boundaries: Boundaries
 
     def __init__(

@@ -1,0 +1,157 @@
+"""`autorecall learn`: from a folder of images to a model, and another day to one that knows more."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from autorecall import DataError, from_arrays, load_model, run
+from autorecall.data import Dataset, load
+from autorecall.presets import PRESETS
+from autorecall.runs.another_day import learn
+
+from .worlds import Say, files, read, refused, times
+
+RUN = "runs/folder/arm+preset=mnist+hidden=32+image_size=28/seed-0"
+OPTIONS = ["--dataset=folder", "--data=monday", "--image-size=28", "--network.hidden", "32", "--curve-points=0"]
+
+
+@pytest.fixture(scope="session")
+def many_digits() -> Dataset:
+    """The embedded digits."""
+    return load("mnist")
+
+
+def write(place: Path, digits: Dataset, labels: tuple[int, ...], each: int) -> None:
+    """Real digits as files, in folders named after them."""
+    for part, split in (("train", digits.train), ("test", digits.test)):
+        for label in labels:
+            folder = place / part / f"digit {label}"
+            folder.mkdir(parents=True)
+            for number, image in enumerate(split.inputs[split.labels == label][: each if part == "train" else 10]):
+                Image.fromarray(image[0]).save(folder / f"{number}.png")
+
+
+@pytest.fixture
+def days(place: Path, many_digits: Dataset) -> Path:
+    """Four digits on Monday, two on Tuesday, of which one is new, and one on Wednesday."""
+    write(place / "monday", many_digits, (0, 1, 2, 3), 60)
+    write(place / "tuesday", many_digits, (4, 1), 40)
+    write(place / "wednesday", many_digits, (5,), 40)
+    return place
+
+
+def test_a_run_goes_on_with_new_classes_and_on_again(say: Say, days: Path) -> None:
+    assert say("run", "mnist/arm", *OPTIONS).code == 0
+    said = say("learn", RUN, "--data", "tuesday", "--test-data", "monday/test")
+    assert (said.code, said.err) == (0, "")
+    child = days / f"{RUN}+tuesday"
+    assert files(child) == {"config.json", "history.csv", "learner.safetensors", "model.safetensors", "result.json"}
+    result = json.loads((child / "result.json").read_text())
+    assert result["parent"] == RUN
+    assert result["tasks"] == [["digit 0", "digit 2", "digit 3"], ["digit 1", "digit 4"]]
+    first, second = result["accuracy_matrix"]
+    assert first[1] <= 55  # of the two, one is not known yet
+    assert second[1] > 20
+    assert result["forgetting"] == first[0] - second[0]
+    assert load_model(child).classes == ("digit 0", "digit 1", "digit 2", "digit 3", "digit 4")
+
+    said = say("learn", str(child.relative_to(days)), "--data", "wednesday", "--out", "third")
+    assert said.code == 0
+    assert said.err.startswith("autorecall: no image of an earlier class is tested; give some with --test-data")
+    assert read(days / "third" / "result.json")["tasks"] == [["digit 5"]]
+    assert len(load_model(days / "third").classes) == 6
+    said = say("predict", "third", "wednesday/test", "--top", "6")
+    assert said.code == 0
+    assert all("digit 5" in line for line in said.out.splitlines())
+
+    found = times(child)
+    again = say("learn", RUN, "--data", "tuesday", "--test-data", "monday/test")
+    assert (again.code, again.err) == (0, "")
+    assert times(child) == found
+
+    (days / "tuesday" / "train" / "digit 4" / "0.png").unlink()
+    refused(say("learn", RUN, "--data", "tuesday", "--test-data", "monday/test"), "on other data")
+
+
+@pytest.mark.parametrize("method", ["naive", "lwf", "arm", "adi"])
+def test_a_model_will_do_for_methods_that_keep_nothing_else(say: Say, days: Path, method: str) -> None:
+    assert say("run", f"mnist/{method}", *OPTIONS, "--fraction", "0.2", "--out", "out").code == 0
+    (parent,) = (days / "out").glob("folder/*/seed-0")
+    (parent / "learner.safetensors").unlink()
+    said = say("learn", str(parent), "--data", "wednesday", "--out", "child", "--test-data", "monday")
+    assert (said.code, said.err) == (0, "")
+    rows = (days / "child" / "history.csv").read_text().splitlines()
+    assert method == "naive" or "nan" not in rows[1].split(",")[3:]  # recalled or taught from its first batch
+
+
+def test_other_methods_need_their_learner(say: Say, days: Path) -> None:
+    words = ["run", "mnist/slda", "--dataset", "folder", "--data", "monday", "--curve-points", "0", "--out", "out"]
+    assert say(*words).code == 0
+    (parent,) = (days / "out").glob("folder/*/seed-0")
+    assert say("learn", str(parent), "--data", "wednesday", "--test-data", "monday", "--out", "second").code == 0
+    first, second = json.loads((days / "second" / "result.json").read_text())["accuracy_matrix"]
+    assert second[0] > first[0] - 15  # its statistics were kept
+    (parent / "learner.safetensors").unlink()
+    refused(
+        say("learn", str(parent), "--data", "wednesday", "--test-data", "monday", "--out", "third"),
+        "did not keep its learner, without which SLDA cannot go on; make it again with --keep-learner --fresh",
+    )
+    assert not (days / "third").exists()
+
+
+def test_a_run_on_digits_that_come_with_the_package_tests_them_all(say: Say, days: Path) -> None:
+    assert say("run", "mnist/naive", "--curve-points", "0").code == 0
+    shutil.move(days / "wednesday" / "train" / "digit 5", days / "wednesday" / "train" / "five")
+    shutil.move(days / "wednesday" / "test" / "digit 5", days / "wednesday" / "test" / "five")
+    said = say("learn", "runs/mnist/naive/seed-0", "--data", "wednesday")
+    assert (said.code, said.err) == (0, "")
+    tasks = json.loads((days / "runs/mnist/naive/seed-0+wednesday/result.json").read_text())["tasks"]
+    assert tasks == [list("0123456789"), ["five"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("nowhere --data tuesday", "there is no folder nowhere; give that of a finished run"),
+        ("monday --data tuesday", "there is no monday/model.safetensors"),
+        (f"{RUN} --data nowhere", "nowhere does not exist"),
+        (f"{RUN} --data empty", "empty holds 0 class folders"),
+        (f"{RUN} --data tuesday --test-data wednesday", "which neither the run nor the data has"),
+        (f"{RUN} --data tuesday --out monday", "monday holds other files and no run of autorecall"),
+    ],
+)
+def test_bad_use_gets_one_sentence_and_leaves_nothing(say: Say, days: Path, words: str, sentence: str) -> None:
+    assert say("run", "mnist/arm", *OPTIONS, "--fraction", "0.1").code == 0
+    (found,) = days.glob("runs/folder/*/seed-0")
+    (days / RUN).parent.mkdir()
+    shutil.copytree(found, days / RUN)
+    (days / "empty").mkdir()
+    before = files(days)
+    said = say("learn", *words.split())
+    assert said.code == 2
+    assert sentence in said.err
+    assert files(days) == before
+
+
+def test_from_python_with_inputs_of_any_kind(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    def data(names: list[str]) -> Dataset:
+        labels = np.arange(60) % len(names)
+        inputs = rng.normal(labels[:, None], 0.1, (60, 4)).astype(np.float32)
+        return from_arrays((inputs, labels), (inputs, labels), classes=names)
+
+    config = PRESETS["mnist/naive"].config
+    run("mnist/naive", config, data(["a", "b"]), tmp_path / "first")
+    result = learn(tmp_path / "first", data(["c", "d"]), tmp_path / "second")
+    assert result.tasks == [["c", "d"]]
+    assert load_model(tmp_path / "second").classes == ("a", "b", "c", "d")
+    assert learn(tmp_path / "first", data(["c"])).parent == str(tmp_path / "first")
+    with pytest.raises(DataError, match=r"has no config\.json; give the folder of a finished run"):
+        learn(tmp_path, data(["c"]))
