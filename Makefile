@@ -3,6 +3,7 @@
 # settings were chosen by (DATA=folder); they make what is missing, and go on where they were stopped.
 # `make torture MINUTES=5` kills runs and damages what they saved, as often as it can in that time, and fails if one of
 # them ends otherwise than undisturbed.
+# `make test-onnx` installs what `autorecall export` needs beside the rest, and tries what it writes.
 # `make test-ray` installs Ray beside the rest and tries a cluster of two nodes on this machine, in three minutes.
 # `make fuzz MINUTES=5` draws examples for the fuzz tests in that time, other ones every time.
 # All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: demo test test-ray torture fuzz results tenth validation clean
+.PHONY: demo test test-onnx test-ray torture fuzz results tenth validation clean
 
 demo: $(VENV)/.installed
 	$(BIN)/autorecall run
@@ -23,6 +24,10 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+test-onnx: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check onnx==1.23.2 onnxruntime==1.31.1
+	$(BIN)/pytest tests/commands/test_export.py
 
 test-ray: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check ray==2.60.0

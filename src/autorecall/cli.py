@@ -18,6 +18,7 @@ COMMANDS = (
     "reproduce",
     "predict",
     "learn",
+    "export",
     "list",
     "show",
     "bench",
@@ -33,6 +34,7 @@ commands:
   reproduce NAME a table or figure of the paper, from the runs that it needs
   predict RUN …  classify images with the model that a run left
   learn RUN      go on from a finished run with new images, and classes that it has not seen
+  export RUN     write the model of a run as an ONNX file
   list [DATASET] print the presets, one `dataset/method` per line
   show DIR       collect all runs under a folder into one table, next to the paper's figures
   bench          measure what recall costs on this machine

@@ -1,0 +1,109 @@
+"""`autorecall export`: the model of a run as an ONNX file, for programs that know nothing of torch."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import torch
+import tyro
+from rich.console import Console
+
+from ..errors import ConfigError, DataError
+from ..runs.model import Model, load_model
+from ..storage.files import write_bytes
+from .text import printable
+from .words import harmless
+
+CLOSE = 1e-4  # of the largest logit
+TRIED = 4  # images
+UNSEEN = 1e8
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Write the model of a finished run as an ONNX file (needs the packages of the extra onnx).
+
+    autorecall export runs/folder/arm/seed-0 --onnx model.onnx
+
+    Its input is `images`, any number of them as floats from 0 to 1 in the shape that the run learned, its output
+    `logits`. The metadata has the names of the classes, in their order, as JSON under `classes`. If onnxruntime is
+    there, it is tried on the file, and has to give the same logits.
+    """
+
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The folder of the run."""
+
+    onnx: Path
+    """The file to write."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse, convert, try, write."""
+    with harmless(arguments):
+        chosen = tyro.cli(Arguments, prog="autorecall export", args=arguments)
+    if find_spec("onnx") is None:
+        raise ConfigError("the package onnx is not installed; use pip install 'autorecall[onnx]'")
+    if chosen.onnx.is_dir():
+        raise ConfigError(f"{chosen.onnx} is a folder; give the name of a file to write")
+    model = load_model(chosen.run)
+    content = as_onnx(model)
+    tried = _difference(model, content) if find_spec("onnxruntime") is not None else None
+    if tried is not None and tried > CLOSE:
+        raise DataError(
+            f"onnxruntime gives logits that differ by {tried:.1e} of the largest, so {chosen.onnx} was not written"
+        )
+    write_bytes(chosen.onnx, content)
+    told = (
+        "not tried: onnxruntime is not installed"
+        if tried is None
+        else f"onnxruntime agrees to {tried:.1e} of the largest"
+    )
+    console = Console(highlight=False, markup=False, emoji=False)
+    shape = " × ".join(map(str, model.input_shape))
+    console.print(
+        f"wrote {printable(str(chosen.onnx))}: images (N × {shape}) to logits of {len(model.classes)} classes; {told}",
+        soft_wrap=True,
+    )
+
+
+def as_onnx(model: Model) -> bytes:
+    """The content of the file."""
+    import onnx
+
+    free = {0: "number"}
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        # The newer exporter gives the same file, takes twenty times as long, and needs a further package.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model,
+            (torch.rand(2, *model.input_shape),),
+            f"{folder}/model.onnx",
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_axes={"images": free, "logits": free},
+            dynamo=False,
+        )
+        graph = onnx.load(f"{folder}/model.onnx")
+    onnx.helper.set_model_props(graph, {"classes": json.dumps(model.classes)})
+    onnx.checker.check_model(graph)
+    content: bytes = graph.SerializeToString()
+    return content
+
+
+def _difference(model: Model, content: bytes) -> float:
+    """How far onnxruntime's logits are from torch's, on noise, as a share of the largest."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    images = torch.rand(TRIED, *model.input_shape, generator=torch.Generator().manual_seed(0))
+    (found,) = session.run(["logits"], {"images": images.numpy()})
+    with torch.no_grad():
+        expected = model(images)
+    usual = expected.abs() < UNSEEN  # classes never seen have a number that no other can reach
+    return float(((torch.from_numpy(found) - expected).abs() / expected[usual].abs().max().clamp_min(1))[usual].max())
