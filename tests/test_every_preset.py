@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from autorecall import GENConfig, GENMIRConfig, ResNet18Config
-from autorecall.data import Dataset, from_arrays
+from autorecall.config import RunConfig
+from autorecall.data import Dataset, Split, from_arrays
 from autorecall.presets import PRESETS
 from autorecall.runs.folder import read_config
 from autorecall.runs.result import read_result
 from autorecall.runs.run import run
+from autorecall.stream import StreamConfig
 
 
 def small(shape: tuple[int, ...], classes: int, each: int) -> Dataset:
@@ -26,12 +28,8 @@ def small(shape: tuple[int, ...], classes: int, each: int) -> Dataset:
     return from_arrays(train=(images, labels), test=(images, labels))
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_preset_runs(name: str, tmp_path: Path) -> None:
-    config = PRESETS[name].config
-    classes = 2 * config.stream.classes_per_task
-    shape = (1, 28, 28) if config.dataset == "mnist" else (3, 16, 16)
-    dataset = small(shape, classes, each=12 // classes)
+def quick(config: RunConfig) -> RunConfig:
+    """The same method with less to do."""
     short = replace(config, stream=replace(config.stream, batch_size=3, passes=1))
     if isinstance(short.network, ResNet18Config):
         short = replace(short, network=replace(short.network, channels=4))
@@ -39,6 +37,16 @@ def test_preset_runs(name: str, tmp_path: Path) -> None:
         short = replace(short, learner=replace(short.learner, groups=2, steps_per_batch=2, image_size=None))
     if isinstance(short.learner, GENMIRConfig):
         short = replace(short, learner=replace(short.learner, ascent_steps=1))
+    return short
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_runs(name: str, tmp_path: Path) -> None:
+    config = PRESETS[name].config
+    classes = 2 * config.stream.classes_per_task
+    shape = (1, 28, 28) if config.dataset == "mnist" else (3, 16, 16)
+    dataset = small(shape, classes, each=12 // classes)
+    short = quick(config)
     result = run(name, short, dataset, tmp_path / "run")
     tasks = 1 if config.stream.stationary else 2
     assert len(result.accuracy_matrix) == tasks
@@ -51,3 +59,32 @@ def test_preset_runs(name: str, tmp_path: Path) -> None:
     assert (kept.images > 0) == name.split("/")[1].startswith(("er", "gem", "icarl"))
     taught = name.split("/")[1].startswith(("lwf", "adi", "arm", "ablation", "gen", "slda"))
     assert (kept.parameters > 0) == (taught and "unit-lag" not in name)
+
+
+METHODS = {config.learner.method: name for name, config in ((n, p.config) for n, p in reversed(PRESETS.items()))}
+STREAMS = {
+    "tasks of one class": StreamConfig(1),
+    "tasks of several sizes": StreamConfig(tasks=(3, 1)),
+    "classes that return": StreamConfig(order=("cat", "dog", "cat", "owl", "cow", "cat"), tasks=(1, 1, 3, 1)),
+}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_tasks_of_any_kind_and_a_class_of_three_images(method: str, stream: str) -> None:
+    """The first of four classes has three images, as few as there are tasks with it."""
+    config = quick(PRESETS[METHODS[method]].config)
+    shape = (1, 28, 28) if config.dataset == "mnist" else (3, 16, 16)
+    whole = small(shape, 4, each=6)
+    few = Split(whole.train.inputs[3:], whole.train.labels[3:])
+    dataset = replace(whole, train=few, classes=("cat", "dog", "owl", "cow"))
+    chosen = replace(STREAMS[stream], batch_size=2, order_seed=0)
+    result = run("own/data", replace(config, stream=chosen, threads=1, curve_points=0), dataset)
+    names = ("cat", "dog", "owl", "cow")
+    expected = {
+        "tasks of one class": [[name] for name in names],
+        "tasks of several sizes": [["cat", "dog", "owl"], ["cow"]],
+        "classes that return": [["cat"], ["dog"], ["cat", "owl", "cow"], ["cat"]],
+    }
+    assert result.tasks == expected[stream]
+    assert len(result.accuracy_matrix) == len(result.tasks)

@@ -241,5 +241,7 @@ def test_control_characters_in_class_names_are_replaced(file: Path) -> None:
 
 def test_reading_needs_no_torch(file: Path) -> None:
     np.savez(file, **PARTS)
-    code = f"import sys; from autorecall.data import from_npz; from_npz({str(file)!r}); sys.exit('torch' in sys.modules)"
+    code = (
+        f"import sys; from autorecall.data import from_npz; from_npz({str(file)!r}); sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -43,7 +43,9 @@ def read(folder: Path, **settings: object) -> Dataset:
 # train/ and test/
 
 
-@pytest.mark.parametrize("names", [("train", "test", "val"), ("Train", "Test", "valid"), ("TRAIN", "test", "validation")])
+@pytest.mark.parametrize(
+    "names", [("train", "test", "val"), ("Train", "Test", "valid"), ("TRAIN", "test", "validation")]
+)
 def test_train_test_and_val_are_taken_as_such(names: tuple[str, str, str], tmp_path: Path) -> None:
     for start, name in zip((0, 100, 200), names, strict=True):
         lay(tmp_path / name, {"cat": 3, "dog": 1}, start)
