@@ -30,7 +30,7 @@ def small(shape: tuple[int, ...], classes: int, each: int) -> Dataset:
 
 def quick(config: RunConfig) -> RunConfig:
     """The same method with less to do."""
-    short = replace(config, stream=replace(config.stream, batch_size=3, passes=1))
+    short = replace(config, curve_points=0, stream=replace(config.stream, batch_size=3, passes=1))
     if isinstance(short.network, ResNet18Config):
         short = replace(short, network=replace(short.network, channels=4))
     if isinstance(short.learner, GENConfig):  # or it takes half a minute
@@ -74,6 +74,6 @@ def test_every_method_learns_tasks_of_one_class_classes_that_return_and_one_of_t
     dataset = replace(whole, train=few, classes=("cat", "dog", "owl", "cow"))
     order = ("cat", "dog", "cat", "owl", "cow", "cat")
     chosen = StreamConfig(order=order, tasks=(1, 1, 3, 1), batch_size=2, order_seed=0)
-    result = run("own/data", replace(config, stream=chosen, threads=1, curve_points=0), dataset)
+    result = run("own/data", replace(config, stream=chosen, threads=1), dataset)
     assert result.tasks == [["cat"], ["dog"], ["cat", "owl", "cow"], ["cat"]]
     assert result.steps == 1 + 3 + 7 + 1

@@ -403,7 +403,7 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
 
 
 def test_a_sweep_can_be_interrupted_and_can_lose_a_process(say: Say, place: Path, alone: Path) -> None:
-    """Ctrl-C saves all runs; one is then resumed by `run`, and the other's processes are killed and told to go."""
+    """Ctrl-C saves all runs; one of them is then resumed by `run`; processes of the other are killed and told to go."""
     words = ["sweep", *ARM, *OFTEN, "--seeds", "2", "--jobs", "2"]
     folders = [place / "runs" / ARM_FOLDER / f"seed-{seed}" for seed in (0, 1)]
 

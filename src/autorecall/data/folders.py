@@ -65,7 +65,7 @@ def from_folder(
         roots = _parts(folder)
         shares = shares_of(shown(folder), roots, test_share, val_share)
         parts = (roots or {"train": folder}).items()
-        listed = {part: _list_classes(root, least=0 if part == "val" else 2) for part, root in parts}
+        listed = {part: _list_classes(root, 0 if part == "val" else 2) for part, root in parts}
         broken: list[Path] = []
         if skip_broken:
             broken = [path for path in _every(listed) if not _can_be_read(path)]
@@ -103,10 +103,10 @@ def _parts(folder: Path) -> dict[str, Path]:
     return found if train is not None and _folders(train) and not _images(train) else {}
 
 
-def _list_classes(root: Path, least: int = 2) -> Listed:
+def _list_classes(root: Path, fewest: int = 2) -> Listed:
     """The image files of each class, both sorted by name."""
     folders = _folders(root)
-    if len(folders) < least:
+    if len(folders) < fewest:
         raise DataError(f"{shown(root)} holds {len(folders)} class folders; put one folder of images per class there")
     return {folder.name: _images(folder) for folder in folders}
 
