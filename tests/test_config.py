@@ -85,6 +85,8 @@ streams = st.builds(
     order_seed=st.none() | st.integers(0, 2**40),
     class_pool=st.lists(small, max_size=5).map(tuple),
     stationary=st.booleans(),
+) | st.builds(
+    StreamConfig, tasks=st.lists(small, max_size=3).map(tuple), order=st.lists(st.text(), max_size=3).map(tuple)
 )
 runs = st.builds(
     RunConfig,
@@ -97,6 +99,7 @@ runs = st.builds(
     seed=st.integers(0, 2**63 - 1),
     device=st.sampled_from(["cpu", "cuda:1", "größer"]),
     threads=st.none() | small,
+    test_images=st.none() | small,
 )
 
 
@@ -118,6 +121,13 @@ def test_two_configs_differ_in_something_or_are_equal(config: RunConfig, other: 
 def test_image_size_of_a_folder_survives_json() -> None:
     config = dataclasses.replace(PRESETS["cifar10/naive"].config, dataset="folder", image_size=8)
     assert through_text(config) == config
+
+
+def test_how_own_data_are_read_survives_json() -> None:
+    own = {"dataset": "folder", "test_share": 0.3, "val_share": 0.0, "skip_broken": True}
+    config = dataclasses.replace(PRESETS["cifar10/naive"].config, **own)  # type: ignore[arg-type]
+    assert through_text(config) == config
+    assert through_text(dataclasses.replace(config, dataset="npz", skip_broken=False)).test_share == 0.3
 
 
 def test_differences_carry_command_line_names() -> None:
@@ -158,6 +168,18 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("checkpoint_seconds", math.nan, "config.checkpoint_seconds is nan; expected a finite number"),
         ("checkpoint_seconds", math.inf, "config.checkpoint_seconds is inf; expected a finite number"),
         ("image_size", 28, "image_size is 28 but mnist has a size of its own; leave it out"),
+        ("test_images", 0, "test_images is 0; expected 1 to 1,000,000,000"),
+        ("test_images", 2**62, "test_images is 4611686018427387904; expected 1 to 1,000,000,000"),
+        ("test_share", 0.3, "test_share is 0.3 but mnist has splits of its own; leave it out"),
+        ("test_share", 1, "test_share is 1.0; expected a number above 0 and below 1"),
+        ("val_share", 0.3, "val_share is 0.3 but mnist has splits of its own; leave it out"),
+        ("val_share", -1, "val_share is -1.0; expected a number of at least 0 and below 1"),
+        ("skip_broken", True, "skip_broken is set but mnist is not a folder of your own; leave it out"),
+        ("skip_broken", 1, "config.skip_broken is 1; expected a bool"),
+        ("stream.tasks", [2, 0], "stream.tasks is (2, 0); expected at least one class in every task"),
+        ("stream.tasks", 2, "config.stream.tasks is 2; expected a list"),
+        ("stream.order", ["a", 1], "config.stream.order[1] is 1; expected a str"),
+        ("stream.order", "abc", "config.stream.order is 'abc'; expected a list"),
         ("sede", 1, "config.sede is not a field of RunConfig; remove it"),
         (
             "network",
@@ -228,8 +250,11 @@ def test_a_field_without_default_must_be_there(name: str) -> None:
 
 def test_fields_with_defaults_may_be_left_out() -> None:
     values = to_json(SMALL)
-    for name in ("fraction", "split", "image_size", "seed", "device", "threads"):
+    own = ("image_size", "test_share", "val_share", "skip_broken")
+    for name in ("fraction", "split", "seed", "device", "threads", "test_images", *own):
         del values[name]
+    for name in ("tasks", "order"):
+        del values["stream"][name]  # type: ignore[attr-defined]
     assert decoded(values) == dataclasses.replace(SMALL, threads=None)
 
 
@@ -255,8 +280,11 @@ def test_an_image_size_that_makes_no_image_is_refused(size: int) -> None:
         RunConfig("folder", ResNet18Config(), StreamConfig(), NaiveConfig(), image_size=size)
 
 
+NUMBERS = ("fraction", "seed", "threads", "checkpoint_seconds", "image_size", "test_images", "test_share", "val_share")
+
+
 @pytest.mark.parametrize("value", [10**400, 10**5000, -(10**5000)], ids=["400", "5000", "-5000"])
-@pytest.mark.parametrize("name", ["fraction", "seed", "threads", "checkpoint_seconds", "image_size"])
+@pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_of_any_size_is_refused_from_python_as_well(name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} is .*; (expected|leave)") as caught:
         dataclasses.replace(SMALL, **{name: value})  # type: ignore[arg-type]

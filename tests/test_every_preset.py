@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from autorecall import GENConfig, GENMIRConfig, ResNet18Config
-from autorecall.data import Dataset, from_arrays
+from autorecall.config import RunConfig
+from autorecall.data import Dataset, Split, from_arrays
 from autorecall.presets import PRESETS
 from autorecall.runs.folder import read_config
 from autorecall.runs.result import read_result
 from autorecall.runs.run import run
+from autorecall.stream import StreamConfig
 
 
 def small(shape: tuple[int, ...], classes: int, each: int) -> Dataset:
@@ -26,12 +28,8 @@ def small(shape: tuple[int, ...], classes: int, each: int) -> Dataset:
     return from_arrays(train=(images, labels), test=(images, labels))
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_preset_runs(name: str, tmp_path: Path) -> None:
-    config = PRESETS[name].config
-    classes = 2 * config.stream.classes_per_task
-    shape = (1, 28, 28) if config.dataset == "mnist" else (3, 16, 16)
-    dataset = small(shape, classes, each=12 // classes)
+def quick(config: RunConfig) -> RunConfig:
+    """The same method with less to do."""
     short = replace(config, curve_points=0, stream=replace(config.stream, batch_size=3, passes=1))
     if isinstance(short.network, ResNet18Config):
         short = replace(short, network=replace(short.network, channels=4))
@@ -39,6 +37,16 @@ def test_preset_runs(name: str, tmp_path: Path) -> None:
         short = replace(short, learner=replace(short.learner, groups=2, steps_per_batch=2, image_size=None))
     if isinstance(short.learner, GENMIRConfig):
         short = replace(short, learner=replace(short.learner, ascent_steps=1))
+    return short
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_runs(name: str, tmp_path: Path) -> None:
+    config = PRESETS[name].config
+    classes = 2 * config.stream.classes_per_task
+    shape = (1, 28, 28) if config.dataset == "mnist" else (3, 16, 16)
+    dataset = small(shape, classes, each=12 // classes)
+    short = quick(config)
     result = run(name, short, dataset, tmp_path / "run")
     tasks = 1 if config.stream.stationary else 2
     assert len(result.accuracy_matrix) == tasks
@@ -51,3 +59,21 @@ def test_preset_runs(name: str, tmp_path: Path) -> None:
     assert (kept.images > 0) == name.split("/")[1].startswith(("er", "gem", "icarl"))
     taught = name.split("/")[1].startswith(("lwf", "adi", "arm", "ablation", "gen", "slda"))
     assert (kept.parameters > 0) == (taught and "unit-lag" not in name)
+
+
+METHODS = {row.config.learner.method: name for name, row in reversed(PRESETS.items())}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_tasks_of_one_class_classes_that_return_and_one_of_three_images(method: str) -> None:
+    """The first of four classes has three images, as few as there are tasks with it."""
+    config = quick(PRESETS[METHODS[method]].config)
+    shape = (1, 28, 28) if config.dataset == "mnist" else (3, 16, 16)
+    whole = small(shape, 4, each=6)
+    few = Split(whole.train.inputs[3:], whole.train.labels[3:])
+    dataset = replace(whole, train=few, classes=("cat", "dog", "owl", "cow"))
+    order = ("cat", "dog", "cat", "owl", "cow", "cat")
+    chosen = StreamConfig(order=order, tasks=(1, 1, 3, 1), batch_size=2, order_seed=0)
+    result = run("own/data", replace(config, stream=chosen, threads=1), dataset)
+    assert result.tasks == [["cat"], ["dog"], ["cat", "owl", "cow"], ["cat"]]
+    assert result.steps == 1 + 3 + 7 + 1

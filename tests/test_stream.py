@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +70,100 @@ def test_class_order_decides_which_classes_a_task_introduces() -> None:
 )
 def test_the_last_task_takes_the_classes_that_are_left(per_task: int, expected: list[tuple[int, ...]]) -> None:
     assert classes(Stream(numbered([2] * 5), StreamConfig(per_task))) == expected
+
+
+def test_tasks_may_have_different_numbers_of_classes() -> None:
+    stream = Stream(numbered([2] * 6), StreamConfig(tasks=(3, 1, 2)))
+    assert classes(stream) == [(0, 1, 2), (3,), (4, 5)]
+    assert classes(Stream(numbered([2] * 3), StreamConfig(5, class_order=(2, 0, 1), tasks=(1, 2)))) == [(2,), (0, 1)]
+
+
+def test_tasks_of_one_size_are_those_of_classes_per_task() -> None:
+    data = numbered([5, 6, 7, 8])
+    assert arrived(Stream(data, StreamConfig(tasks=(2, 2)), seed=3)) == arrived(Stream(data, StreamConfig(2), seed=3))
+
+
+def named(counts: Sequence[int], names: Sequence[str]) -> Dataset:
+    return dataclasses.replace(numbered(counts), classes=tuple(names))
+
+
+def test_classes_may_be_ordered_by_name() -> None:
+    data = named([4, 5, 6, 7], ["cat", "dog", "owl", "a cow"])
+    stream = Stream(data, StreamConfig(2, order=("a cow", "cat", "owl", "dog")), seed=1)
+    assert classes(stream) == [(3, 0), (2, 1)]
+    assert arrived(stream) == arrived(Stream(data, StreamConfig(2, class_order=(3, 0, 2, 1)), seed=1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"order": ("cat", "dgo", "owl")},
+            r"stream\.order names 'dgo', which the data do not have; expected 'cat, dog, owl'",
+        ),
+        ({"order": ("cat", "owl")}, r"stream\.order leaves out 'dog'; expected every class at least once"),
+        ({"tasks": (2, 2)}, r"stream\.tasks is \(2, 2\), 4 in all, but there are 3 classes to learn; .* add up to 3"),
+        ({"tasks": (2,)}, r"stream\.tasks is \(2,\), 2 in all, but there are 3 classes to learn"),
+        (
+            {"tasks": (2, 2), "class_order": (0, 0, 1, 2)},
+            r"task 1 has the class 'cat' twice; expected it once in every",
+        ),
+        ({"classes_per_task": 3, "order": ("cat", "dog", "cat", "owl")}, r"task 1 has the class 'cat' twice"),
+        ({"stationary": True, "class_order": (0, 1, 2, 0)}, r"stream\.stationary makes a single task"),
+    ],
+)
+def test_tasks_that_the_data_do_not_have_are_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{sentence}"):
+        Stream(named([5, 5, 5], ["cat", "dog", "owl"]), StreamConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"tasks": (2, 0)}, r"stream\.tasks is \(2, 0\); expected at least one class in every task"),
+        ({"tasks": (-1,)}, r"stream\.tasks is \(-1,\)"),
+        ({"tasks": (10**5000,)}, r"stream\.tasks is "),
+        ({"tasks": (2,), "stationary": True}, r"stream\.tasks is \(2,\) but stream\.stationary makes a single task"),
+        ({"order": ("a",), "class_order": (0,)}, r"both stream\.order and stream\.class_order are given"),
+    ],
+    ids=range(5),
+)
+def test_tasks_that_no_data_could_have_are_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{sentence}"):
+        StreamConfig(**settings)
+
+
+# Classes that return
+
+
+@given(st.lists(st.integers(3, 9), min_size=3, max_size=3), st.integers(0, 3), st.sampled_from([(), (9, 20, 11)]))
+@quick
+def test_the_images_of_a_class_that_returns_are_shared_out(counts: list[int], seed: int, pool: tuple[int, ...]) -> None:
+    """Against a plain count: every image once, of a class that comes three times a third of them each."""
+    data = numbered(counts)
+    config = StreamConfig(class_order=(0, 1, 0, 2, 0), tasks=(2, 2, 1), class_pool=pool)
+    stream = Stream(data, config, seed=seed)
+    assert classes(stream) == [(0, 1), (0, 2), (0,)]
+    found = arrived(stream)
+    assert sorted(index for task in found for index in task) == list(range(sum(counts)))
+    labels = data.train.labels
+    own = [[index for index in task if labels[index] == 0] for task in found]
+    sizes = [len(part) for part in own]
+    assert max(sizes) - min(sizes) <= 1
+    assert [sorted(part) for part in own] == [sorted(p) for p in _thirds(np.flatnonzero(labels == 0).tolist(), sizes)]
+    for number, task in enumerate(found):
+        assert {int(labels[index]) for index in task} == set(stream[number].classes)
+
+
+def _thirds(images: list[int], sizes: list[int]) -> list[list[int]]:
+    """In the order of the data: what comes first is seen first."""
+    return [images[sum(sizes[:part]) : sum(sizes[: part + 1])] for part in range(len(sizes))]
+
+
+def test_a_class_with_too_few_images_to_return_is_refused() -> None:
+    data = named([2, 5], ["cat", "dog"])
+    with pytest.raises(ConfigError, match=r"^class cat has 2 training images but is in 3 tasks; expected at least one"):
+        Stream(data, StreamConfig(1, order=("cat", "dog", "cat", "cat")))
 
 
 def test_a_stream_can_be_counted_indexed_and_gone_through_again() -> None:
@@ -422,3 +518,5 @@ def test_a_class_without_a_training_image_is_refused() -> None:
     data = from_arrays(train=(inputs, [0, 0, 2]), test=(inputs, [0, 1, 2]))
     with pytest.raises(ConfigError, match=r"^class 1 has no training image"):
         Stream(data, StreamConfig(1))
+    with pytest.raises(ConfigError, match=r"^class dog has no training image"):
+        Stream(dataclasses.replace(data, classes=("cat", "dog", "owl")), StreamConfig(1))

@@ -49,6 +49,16 @@ def test_flat_images_get_one_channel_and_nothing_else_is_reshaped() -> None:
     assert shape(IMAGES[:, 0].astype(np.float32)) == (8, 8)
 
 
+def test_channels_come_first_wherever_they_were() -> None:
+    turned = from_arrays((IMAGES.transpose(0, 2, 3, 1), LABELS), GOOD).train.inputs
+    np.testing.assert_array_equal(turned, IMAGES)
+    assert turned.flags.c_contiguous
+    narrow = np.zeros((6, 3, 8, 3), dtype=np.uint8)  # colour, and three pixels wide
+    assert from_arrays((narrow, LABELS), (narrow, LABELS)).input_shape == (3, 8, 3)
+    floats = IMAGES.transpose(0, 2, 3, 1) / np.float32(255)
+    assert from_arrays((floats, LABELS), (floats, LABELS)).input_shape == (8, 8, 3)  # as they are
+
+
 def test_no_validation_is_an_empty_split_of_the_same_kind() -> None:
     nothing: list[Pair | None] = [None, ([], []), (IMAGES[:0], [])]
     for val in nothing:

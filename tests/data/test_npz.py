@@ -49,7 +49,10 @@ def test_arrays_are_those_that_were_written(write: Callable[..., None], file: Pa
     ],
 )
 def test_the_usual_names_are_understood(spelling: tuple[str, ...], file: Path) -> None:
-    np.savez(file, **dict(zip(spelling, (X, Y[:, None], X_TEST, Y_TEST), strict=True)))  # labels in a column, too
+    arrays: dict[str, Any] = dict(
+        zip(spelling, (X, Y[:, None], X_TEST, Y_TEST), strict=True)
+    )  # labels in a column, too
+    np.savez(file, **arrays)
     assert from_npz(file).fingerprint() == from_arrays((X, Y), (X_TEST, Y_TEST)).fingerprint()
 
 
@@ -66,7 +69,8 @@ def test_arrays_of_any_layout(x: np.ndarray, file: Path) -> None:
 
 @pytest.mark.parametrize("names", [("x", "y"), ("images", "labels")])
 def test_x_and_y_alone_are_split_by_shares(names: tuple[str, str], file: Path) -> None:
-    np.savez(file, **{names[0]: X, names[1]: Y})
+    arrays: dict[str, Any] = {names[0]: X, names[1]: Y}
+    np.savez(file, **arrays)
     data = from_npz(file)
     assert data.train.labels.tolist() == Y[:9].tolist()
     np.testing.assert_array_equal(data.train.inputs, X[:9])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -110,6 +111,10 @@ def test_val_may_lack_a_class(tmp_path: Path) -> None:
     lay(tmp_path / "val", {"owl": 1, "dog": 1}, 100)
     data = read(tmp_path)
     assert (greys(data.val), data.val.labels.tolist()) == ([101, 100], [1, 2])
+    for name in ("owl", "dog"):
+        shutil.rmtree(tmp_path / "val" / name)
+        data = read(tmp_path)
+        assert data.val.labels.tolist() == ([1] if name == "owl" else [])
 
 
 def test_an_empty_class_to_train_is_refused(tmp_path: Path, refused: Refused) -> None:

@@ -53,7 +53,7 @@ class Pairs(TorchDataset[object]):
 
 def last(index: int) -> np.ndarray:
     """An image with its channels last, as Pillow and OpenCV have them."""
-    return X[index].transpose(1, 2, 0)
+    return np.moveaxis(X[index], 0, -1)
 
 
 KINDS: dict[str, Callable[[int], object]] = {
@@ -130,7 +130,7 @@ def test_class_names_are_those_of_the_training_data() -> None:
 # DataLoaders
 
 
-def loaders(source: TorchDataset[Any]) -> dict[str, DataLoader[Any]]:
+def loaders(source: Pairs) -> dict[str, DataLoader[Any]]:
     return {
         "plain": DataLoader(source, batch_size=3),
         "shuffled": DataLoader(source, batch_size=3, shuffle=True),
@@ -192,7 +192,7 @@ def test_a_loader_of_what_can_only_be_gone_through() -> None:
         ([(X[0], 2**70)], "train item 0 has the label 1180591620717411303424"),
         ([(X[0], -1)], "train label 0 is -1"),
         ([(X[0] / np.nan, 0)], "train input 0 holds a number that is not finite"),
-        (DataLoader([(X[0], 0)], batch_size=None), "a batch of train does not have as many labels as images"),
+        (DataLoader(Pairs(last), batch_size=None), "a batch of train does not have as many labels as images"),
     ],
 )
 def test_one_sentence_for_what_cannot_be_taken(train: Any, sentence: str, refused: Refused) -> None:

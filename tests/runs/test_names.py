@@ -60,6 +60,9 @@ def test_how_a_run_is_computed_is_not_part_of_the_name(changes: dict[str, object
         ({"network__hidden": (16,)}, "arm+hidden=16"),
         ({"stream__class_order": tuple(range(9, -1, -1))}, "arm+class_order=9,8,7,6,5,4,3,2,1,0"),
         ({"split": "val"}, "arm+split=val"),
+        ({"test_images": 100}, "arm+test_images=100"),
+        ({"stream__tasks": (5, 3, 2)}, "arm+tasks=5,3,2"),
+        ({"stream__order": ("cat", "dog")}, "arm+order=cat,dog"),
     ],
 )
 def test_the_name_says_what_differs_from_the_preset(changes: dict[str, object], name: str) -> None:
@@ -81,6 +84,37 @@ def test_another_dataset_is_another_folder_whose_name_says_of_what_the_preset_is
     folder = named("cifar10/arm", dataset="folder", image_size=8)
     assert folder == "runs/folder/arm+preset=cifar10+image_size=8/seed-0"
     assert named("mnist/arm", dataset="folder", image_size=8) != folder
+
+
+def test_shares_and_skipping_are_part_of_the_name() -> None:
+    folder = named("mnist/arm", dataset="folder", test_share=0.3, val_share=0.1, skip_broken=True)
+    assert folder == "runs/folder/arm+preset=mnist+test_share=0.3+val_share=0.1+skip_broken=true/seed-0"
+
+
+ORDERS: list[tuple[str, ...]] = [
+    ("a b", "c"),
+    ("a-b", "c"),
+    ("a", "b", "c"),
+    ("a,b", "c"),
+    ("a", "b,c"),
+    ("a;b", "c"),
+    ("$(rm)", "c"),
+    ("ü", "c"),
+    ("猫", "c"),
+    ("", "c"),
+    ("none",),
+    ("\ud800", "c"),
+    ("../../x", "c"),
+]
+
+
+def test_no_two_orders_of_any_names_share_a_folder_and_none_needs_quoting() -> None:
+    folders = [named("mnist/arm", stream__order=order) for order in ORDERS]
+    assert len(set(folders)) == len(folders)
+    for folder in folders:
+        assert shlex.quote(folder.replace("=", "")) == folder.replace("=", "")
+        assert len(Path(folder).relative_to(OUT).parts) == 3
+        assert ".." not in Path(folder).parts
 
 
 def test_a_run_of_no_preset_has_the_folder_of_its_own_name() -> None:

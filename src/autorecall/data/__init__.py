@@ -77,13 +77,12 @@ def load(
                 return cifar10.load(folder, progress, may_download)
             case "miniimagenet":
                 return folders.load_miniimagenet(folder)
-    if folder is None:
-        wanted = "a file; give the path of a .npz file" if name == "npz" else "a folder; give one"
-        raise DataError(
-            f"the dataset {name} needs {wanted}{' that has a sub-folder of images per class' * (name != 'npz')}"
-        )
     if name == "npz":
+        if folder is None:
+            raise DataError("the dataset npz needs a file; give the path of a .npz file")
         return from_npz(folder, test_share, val_share)
+    if folder is None:
+        raise DataError("the dataset folder needs a folder; give one that has a sub-folder of images per class")
     size = folders.DEFAULT_SIZE if image_size is None else image_size
     return from_folder(folder, size, test_share, val_share, skip_broken)
 

@@ -67,7 +67,8 @@ def from_folder(
         check_folder(folder)
         roots = _parts(folder)
         shares = shares_of(shown(folder), roots, test_share, val_share)
-        listed = {part: _list_classes(root, fewest_classes) for part, root in (roots or {"train": folder}).items()}
+        parts = (roots or {"train": folder}).items()
+        listed = {part: _list_classes(root, 0 if part == "val" else fewest_classes) for part, root in parts}
         broken: list[Path] = []
         if skip_broken:
             broken = [path for path in _every(listed) if not _can_be_read(path)]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..config import ARRAYS, RunConfig
-from ..data import Dataset, Split
+from ..data import OWN, Dataset, Split
 from ..errors import ConfigError
 from ..learners.base import Learner
 from ..recall.kernels import can_call
@@ -53,7 +53,7 @@ def run(
         stream = Stream(dataset, config.stream, config.fraction, config.seed)
         learner = build_learner(config, dataset, stream)
         tested = getattr(dataset, config.split)
-        _check_tested(tested, stream, config.split, dataset.classes)
+        _check_tested(tested, stream, config, dataset.classes)
         if config.test_images is not None:
             tested = few_of_each_class(tested, config.test_images)
         check_batches(learner, *stream)
@@ -97,12 +97,13 @@ def machine_of(device: str) -> dict[str, str]:
     }
 
 
-def _check_tested(split: Split, stream: Stream, name: str, classes: Sequence[str]) -> None:
+def _check_tested(split: Split, stream: Stream, config: RunConfig, classes: Sequence[str]) -> None:
     missing = sorted({c for task in stream for c in task.classes} - set(np.unique(split.labels).tolist()))
     if missing:
+        shared = config.split == "val" and config.dataset in OWN
         raise ConfigError(
-            f"the {name} split has no image of class {classes[missing[0]]:.80}, so its accuracy cannot be measured; "
-            "add images"
+            f"the {config.split} split has no image of class {classes[missing[0]]:.80}, so its accuracy cannot be "
+            f"measured; add images{', or raise val_share' * shared}"
         )
 
 
