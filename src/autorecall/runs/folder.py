@@ -51,12 +51,12 @@ class RunStatus:
     versions: dict[str, str]
     machine: dict[str, str] = field(default_factory=dict)
     """What else the last digits depend on, such as the processor."""
-    parent: str = ""
-    """The folder of the run that this one goes on from, if any."""
     steps: int = 0
     matrix: list[list[float]] = field(default_factory=list)
     curve: list[Point] = field(default_factory=list)
     seconds: Seconds = field(default_factory=Seconds)
+    parent: str = ""
+    """The folder of the run that this one goes on from, if any."""
 
 
 @dataclass(frozen=True)
