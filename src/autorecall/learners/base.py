@@ -82,8 +82,8 @@ class Learner(ABC):
     """Threads that a step may use; None means one per core. It never changes what is computed."""
 
     on_recall: Callable[[Recalled, Tensor], None] | None = None
-    """Called by learners that recall, with every recalled batch and the teacher's probabilities for its distinct
-    images. The learner itself keeps no image between batches."""
+    """Called by learners that recall, with every recalled batch and what its distinct images teach, as
+    probabilities of classes. The learner itself keeps no image between batches."""
 
     def __init__(
         self,
@@ -314,8 +314,8 @@ class Learner(ABC):
         kept = self.kept_shape()
         if kept is not None and tuple(x.shape[1:]) != kept:
             raise InputError(
-                f"x has inputs of shape {tuple(x.shape[1:])} and had {kept} before; this method keeps images, so all "
-                "must have one shape"
+                f"x has inputs of shape {tuple(x.shape[1:])} and had {kept} before; this method keeps images or their "
+                "means, so all must have one shape"
             )
         known = self._known_inputs.get((x.shape[1:], x.dtype))
         if known is None:

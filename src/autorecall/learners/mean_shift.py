@@ -1,0 +1,216 @@
+"""Mean-shift recall, which is not in the paper: real images are moved from the mean of their class to that of another.
+
+After a step on the real batch, images x of it become x̂ = x − m_y + m_c for classes c seen before, clamped to the range
+of all values seen, and the network learns c on them. There is no teacher, no ascent and no stored image, and no need to
+know where tasks begin: all that is kept is the running mean of each class. Of natural images only low frequencies are
+moved: the means of their pixels say little else.
+
+Means are summaries of data, and no guarantee of privacy: the mean of a class with one image *is* that image. A class is
+recalled from its second image on (`fewest_images`); its mean is kept from the first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from ..checks import brief, check_choices, check_counts, check_positive
+from ..errors import ConfigError, InputError
+from ..recall.batch import Recalled
+from ..recall.frequencies import from_low_frequencies, low_frequencies
+from ..storage.state import State, integers, mapping, sequence
+from .base import Learner, LearnerConfig, Memory
+from .shared import undo
+from .shared.class_statistics import ClassStatistics
+from .shared.undo import Undo
+
+
+@dataclass(frozen=True)
+class MeanShiftConfig(LearnerConfig):
+    """Mean-shift recall. Defaults are for MNIST."""
+
+    method: ClassVar[str] = "mean-shift"
+
+    learning_rate: float = 0.1
+    """η0, the rate of all SGD steps."""
+
+    recalled_images: int = 30
+    """M, the number of images made per batch, each from an image of the batch drawn at random."""
+
+    recalled_classes: Literal["absent", "seen"] = "absent"
+    """absent: make images of classes seen before that are not in the batch. seen: of those in the batch as well, so
+    that a class cannot be told from the traces of a shift."""
+
+    frequencies: int | None = None
+    """Frequencies per axis that are moved, the lowest of a cosine transform; if unset, all pixels are."""
+
+    spread: Literal["source", "class"] = "source"
+    """source: low frequencies keep their distance from the mean of their class. class: the distance is drawn from the
+    covariance of class c, which is then kept as well."""
+
+    shared_spread: float = 0.3
+    """Share of the covariance over all classes in the covariance of each, for spread class."""
+
+    real_loss: Literal["all", "present"] = "all"
+    """all: real images are told apart from all classes. present: only from those in their batch; recalled ones are
+    told apart from all classes either way."""
+
+    fewest_images: int = 2
+    """Images of a class that must have been seen before it is recalled: the mean of a single one is that image."""
+
+    def __post_init__(self) -> None:
+        check_choices(self, "learner")
+        check_positive(self, "learner", "learning_rate")
+        check_counts(self, "learner", "recalled_images", "fewest_images")
+        if self.frequencies is not None:
+            check_counts(self, "learner", "frequencies")
+        if not 0 <= self.shared_spread <= 1:
+            raise ConfigError(f"learner.shared_spread is {brief(self.shared_spread)}; expected a number from 0 to 1")
+        if self.spread == "class" and self.frequencies is None:
+            raise ConfigError(
+                "learner.spread is class but learner.frequencies is unset, and all pixels have too large covariances; "
+                "set frequencies, such as 6"
+            )
+
+    def build(self, network: nn.Module, seed: int) -> Learner:
+        """The learner for a run."""
+        return MeanShift(network, self, seed=seed)
+
+
+class MeanShift(Learner):
+    """Learn the real batch, and its images moved to the means of classes seen before."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        config: MeanShiftConfig | None = None,
+        optimizer: Optimizer | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.config = config or MeanShiftConfig()
+        super().__init__(network, self.config.learning_rate, optimizer, seed)
+        self.statistics = ClassStatistics(covariances=self.config.spread == "class")
+        self._shape: tuple[int, ...] = ()  # of inputs; both are empty before the first batch
+        self._range: tuple[float, ...] = ()  # the lowest and highest value seen
+
+    def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Take the batch into the statistics, recall, and learn from both."""
+        self._take_in(x, y)
+        recalled, labels = self.recall(x, y)
+        if not len(labels):
+            return {"loss": self._step_on_real(x, y), "recalled_loss": math.nan}
+        numbers = {"loss": self._step_on_real(x, y)}
+        loss = F.cross_entropy(self.network(recalled.images), labels)
+        numbers["recalled_loss"] = self.descend(loss, "the loss on recalled images")
+        if self.on_recall is not None:
+            self.on_recall(recalled, F.one_hot(labels, self.classes).to(x))
+        return numbers
+
+    @torch.no_grad()
+    def recall(self, x: Tensor, y: Tensor) -> tuple[Recalled, Tensor]:
+        """M images made from those of a batch, and the class that each now has; none if there is no class to recall."""
+        pool = self._classes_to_recall(y)
+        count = self.config.recalled_images if len(pool) else 0
+        origins = torch.randint(len(x), (count,), generator=self.generator)
+        labels = pool[torch.randint(max(len(pool), 1), (count,), generator=self.generator).to(pool.device)]
+        chosen = x[origins.to(x.device)]
+        found = self._vectors(chosen)
+        moved = self._move(found, y[origins.to(y.device)], labels)
+        images = (chosen + self._images(moved - found).to(x)).clamp(*self._range)
+        return Recalled(self._laid_out(images), torch.ones_like(origins), origins), labels
+
+    def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Also refuse inputs that have no frequencies."""
+        x, y = super().check(x, y)
+        if self.config.frequencies is not None and x.dim() != 4:
+            raise InputError(
+                f"learner.frequencies is {self.config.frequencies} but inputs have shape {tuple(x.shape[1:])}, not "
+                "(channels, height, width); leave it out, or give inputs of that shape"
+            )
+        if self.config.recalled_images == 1:
+            self.check_single(x, "learner.recalled_images=1")
+        return x, y
+
+    def remember(self) -> list[Undo]:
+        """The statistics, too."""
+        return [*super().remember(), undo.attributes(self.statistics)]
+
+    def kept_shape(self) -> tuple[int, ...] | None:
+        """The shape of the inputs that the means are of."""
+        return self._shape or None
+
+    def memory(self) -> Memory:
+        """Class means, and covariances if there are any."""
+        return Memory(parameters=self.statistics.numbers())
+
+    def state_dict(self) -> dict[str, object]:
+        """The network, its optimizer and the statistics."""
+        own = {"statistics": self.statistics.state_dict(), "shape": list(self._shape), "range": list(self._range)}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned."""
+        super().load_state_dict(state)
+        shape, ends = tuple(integers(state["shape"])), sequence(state["range"])
+        numbers = tuple(end for end in ends if isinstance(end, float))
+        self.statistics.load_state_dict(mapping(state["statistics"]), self._device())
+        fits = self.statistics.means.shape == ((self.classes, self._length(shape)) if shape else (0, 0))
+        if not fits or len(ends) != len(numbers) or len(numbers) != (2 if shape else 0):
+            raise InputError("a saved state has class means that do not fit its inputs; it is damaged")
+        self._shape, self._range = shape, numbers
+
+    def _step_on_real(self, x: Tensor, y: Tensor) -> float:
+        logits = self.network(x)
+        if self.config.real_loss == "present":
+            absent = torch.ones(self.classes, dtype=torch.bool, device=y.device).index_fill(0, y, False)
+            logits = logits.masked_fill(absent, -math.inf)
+        return self.descend(F.cross_entropy(logits, y), "the loss on the real batch")
+
+    def _classes_to_recall(self, y: Tensor) -> Tensor:
+        known = self.statistics.counts >= self.config.fewest_images
+        if self.config.recalled_classes == "absent":
+            known = known.index_fill(0, y, False)
+        return known.nonzero().flatten()
+
+    @torch.no_grad()
+    def _take_in(self, x: Tensor, y: Tensor) -> None:
+        self.statistics.add(self._vectors(x), y, self.classes)
+        self._shape = tuple(x.shape[1:])
+        low, high = (float(end) for end in x.aminmax())
+        self._range = min([low, *self._range[:1]]), max([high, *self._range[1:]])
+
+    def _vectors(self, x: Tensor) -> Tensor:
+        """What is moved: low frequencies, or pixels, one row per input; at least in single precision."""
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        return (x if self.config.frequencies is None else low_frequencies(x, self.config.frequencies)).flatten(1)
+
+    def _images(self, vectors: Tensor) -> Tensor:
+        """Inputs that have these low frequencies, or pixels."""
+        if self.config.frequencies is None:
+            return vectors.view(-1, *self._shape)
+        channels, height, width = self._shape
+        rows, columns = (min(self.config.frequencies, size) for size in (height, width))
+        return from_low_frequencies(vectors.view(-1, channels, rows, columns), height, width)
+
+    def _length(self, shape: tuple[int, ...]) -> int:
+        """Of the vector of an input of this shape."""
+        if self.config.frequencies is None or len(shape) != 3:
+            return math.prod(shape)
+        return shape[0] * math.prod(min(self.config.frequencies, size) for size in shape[1:])
+
+    def _move(self, vectors: Tensor, sources: Tensor, labels: Tensor) -> Tensor:
+        """From the means of their own classes to those of others."""
+        means = self.statistics.means
+        if self.config.spread == "source":
+            return vectors - means[sources] + means[labels]
+        drawn = torch.randn(vectors.shape, generator=self.generator, dtype=torch.float64).to(vectors.device)
+        kinds, which = torch.unique(labels, return_inverse=True)
+        factors = torch.linalg.cholesky(self.statistics.covariances(kinds, self.config.shared_spread))
+        distances: Tensor = (factors[which] @ drawn[:, :, None]).squeeze(2)
+        return means[labels] + distances.to(means)
