@@ -144,7 +144,7 @@ def test_the_mean_of_a_class_with_one_image_is_that_image_which_recall_may_show(
     student = MeanShift(mlp(), replace(SMALL, fewest_images=1))
     x, _ = batch(0)
     student.observe(x, torch.tensor([0, 1, 1, 1, 1, 1]))
-    assert torch.equal(student.statistics.means[0], x[0].flatten())
+    assert torch.equal(student.shift.statistics.means[0], x[0].flatten())
     student.observe(x[1:2], torch.tensor([2]))
     recalled, labels = student.recall(x[1:2], torch.tensor([2]))  # an image that is its class's mean, too
     torch.testing.assert_close(recalled.images[labels == 0][0], x[0])
@@ -165,7 +165,9 @@ def test_any_stream_will_do(labels: list[list[int]], config: MeanShiftConfig) ->
     for number, each in enumerate(labels):
         numbers = student.observe(batch(number)[0], torch.tensor(each))
         assert math.isfinite(numbers["loss"])
-    assert student.statistics.counts.tolist() == [sum(row.count(label) for row in labels) for label in range(CLASSES)]
+    assert student.shift.statistics.counts.tolist() == [
+        sum(row.count(label) for row in labels) for label in range(CLASSES)
+    ]
     assert bool(student.predict(batch(9)[0]).isfinite().all())
 
 
@@ -224,8 +226,10 @@ def test_a_refused_batch_is_undone() -> None:
 def test_a_damaged_state_is_refused(config: MeanShiftConfig, damage: dict[str, object]) -> None:
     student = MeanShift(mlp(), config)
     student.observe(*batch(0))
+    state = student.state_dict()
+    damaged = state | damage if "classes" in damage else state | {"shift": student.shift.state_dict() | damage}
     with pytest.raises(InputError, match="it is damaged"):
-        MeanShift(mlp(), config).load_state_dict(student.state_dict() | damage)
+        MeanShift(mlp(), config).load_state_dict(damaged)
 
 
 def test_inputs_of_another_shape_are_refused() -> None:

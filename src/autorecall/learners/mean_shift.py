@@ -23,11 +23,9 @@ from torch.optim import Optimizer
 from ..checks import brief, check_choices, check_counts, check_positive
 from ..errors import ConfigError, InputError
 from ..recall.batch import Recalled
-from ..recall.frequencies import from_low_frequencies, low_frequencies
-from ..storage.state import State, integers, mapping, sequence
+from ..storage.state import State, mapping
 from .base import Learner, LearnerConfig, Memory
-from .shared import undo
-from .shared.class_statistics import ClassStatistics
+from .shared.class_shift import ClassShift
 from .shared.undo import Undo
 
 
@@ -95,13 +93,12 @@ class MeanShift(Learner):
     ) -> None:
         self.config = config or MeanShiftConfig()
         super().__init__(network, self.config.learning_rate, optimizer, seed)
-        self.statistics = ClassStatistics(covariances=self.config.spread == "class")
-        self._shape: tuple[int, ...] = ()  # of inputs; both are empty before the first batch
-        self._range: tuple[float, ...] = ()  # the lowest and highest value seen
+        shared_spread = self.config.shared_spread if self.config.spread == "class" else None
+        self.shift = ClassShift(self.config.frequencies, shared_spread)
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """Take the batch into the statistics, recall, and learn from both."""
-        self._take_in(x, y)
+        self.shift.add(x, y, self.classes)
         recalled, labels = self.recall(x, y)
         if not len(labels):
             return {"loss": self._step_on_real(x, y), "recalled_loss": math.nan}
@@ -112,17 +109,14 @@ class MeanShift(Learner):
             self.on_recall(recalled, F.one_hot(labels, self.classes).to(x))
         return numbers
 
-    @torch.no_grad()
     def recall(self, x: Tensor, y: Tensor) -> tuple[Recalled, Tensor]:
         """M images made from those of a batch, and the class that each now has; none if there is no class to recall."""
         pool = self._classes_to_recall(y)
         count = self.config.recalled_images if len(pool) else 0
         origins = torch.randint(len(x), (count,), generator=self.generator)
         labels = pool[torch.randint(max(len(pool), 1), (count,), generator=self.generator).to(pool.device)]
-        chosen = x[origins.to(x.device)]
-        found = self._vectors(chosen)
-        moved = self._move(found, y[origins.to(y.device)], labels)
-        images = (chosen + self._images(moved - found).to(x)).clamp(*self._range)
+        chosen = origins.to(x.device)
+        images = self.shift.move(x[chosen], y[chosen], labels, self.generator)
         return Recalled(self._laid_out(images), torch.ones_like(origins), origins), labels
 
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,31 +133,24 @@ class MeanShift(Learner):
 
     def remember(self) -> list[Undo]:
         """The statistics, too."""
-        return [*super().remember(), undo.attributes(self.statistics)]
+        return [*super().remember(), *self.shift.remember()]
 
     def kept_shape(self) -> tuple[int, ...] | None:
         """The shape of the inputs that the means are of."""
-        return self._shape or None
+        return self.shift.shape or None
 
     def memory(self) -> Memory:
         """Class means, and covariances if there are any."""
-        return Memory(parameters=self.statistics.numbers())
+        return Memory(parameters=self.shift.statistics.numbers())
 
     def state_dict(self) -> dict[str, object]:
         """The network, its optimizer and the statistics."""
-        own = {"statistics": self.statistics.state_dict(), "shape": list(self._shape), "range": list(self._range)}
-        return super().state_dict() | own
+        return super().state_dict() | {"shift": self.shift.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
-        shape, ends = tuple(integers(state["shape"])), sequence(state["range"])
-        numbers = tuple(end for end in ends if isinstance(end, float))
-        self.statistics.load_state_dict(mapping(state["statistics"]), self._device())
-        fits = self.statistics.means.shape == ((self.classes, self._length(shape)) if shape else (0, 0))
-        if not fits or len(ends) != len(numbers) or len(numbers) != (2 if shape else 0):
-            raise InputError("a saved state has class means that do not fit its inputs; it is damaged")
-        self._shape, self._range = shape, numbers
+        self.shift.load_state_dict(mapping(state["shift"]), self.classes, self._device())
 
     def _step_on_real(self, x: Tensor, y: Tensor) -> float:
         logits = self.network(x)
@@ -173,44 +160,7 @@ class MeanShift(Learner):
         return self.descend(F.cross_entropy(logits, y), "the loss on the real batch")
 
     def _classes_to_recall(self, y: Tensor) -> Tensor:
-        known = self.statistics.counts >= self.config.fewest_images
+        known = self.shift.statistics.counts >= self.config.fewest_images
         if self.config.recalled_classes == "absent":
             known = known.index_fill(0, y, False)
         return known.nonzero().flatten()
-
-    @torch.no_grad()
-    def _take_in(self, x: Tensor, y: Tensor) -> None:
-        self.statistics.add(self._vectors(x), y, self.classes)
-        self._shape = tuple(x.shape[1:])
-        low, high = (float(end) for end in x.aminmax())
-        self._range = min([low, *self._range[:1]]), max([high, *self._range[1:]])
-
-    def _vectors(self, x: Tensor) -> Tensor:
-        """What is moved: low frequencies, or pixels, one row per input; at least in single precision."""
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        return (x if self.config.frequencies is None else low_frequencies(x, self.config.frequencies)).flatten(1)
-
-    def _images(self, vectors: Tensor) -> Tensor:
-        """Inputs that have these low frequencies, or pixels."""
-        if self.config.frequencies is None:
-            return vectors.view(-1, *self._shape)
-        channels, height, width = self._shape
-        rows, columns = (min(self.config.frequencies, size) for size in (height, width))
-        return from_low_frequencies(vectors.view(-1, channels, rows, columns), height, width)
-
-    def _length(self, shape: tuple[int, ...]) -> int:
-        """Of the vector of an input of this shape."""
-        if self.config.frequencies is None or len(shape) != 3:
-            return math.prod(shape)
-        return shape[0] * math.prod(min(self.config.frequencies, size) for size in shape[1:])
-
-    def _move(self, vectors: Tensor, sources: Tensor, labels: Tensor) -> Tensor:
-        """From the means of their own classes to those of others."""
-        means = self.statistics.means
-        if self.config.spread == "source":
-            return vectors - means[sources] + means[labels]
-        drawn = torch.randn(vectors.shape, generator=self.generator, dtype=torch.float64).to(vectors.device)
-        kinds, which = torch.unique(labels, return_inverse=True)
-        factors = torch.linalg.cholesky(self.statistics.covariances(kinds, self.config.shared_spread))
-        distances: Tensor = (factors[which] @ drawn[:, :, None]).squeeze(2)
-        return means[labels] + distances.to(means)
