@@ -195,7 +195,7 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("learner.recall_rate", math.nan, "config.learner.recall_rate is nan; expected a finite number"),
         ("learner.diversity", math.nan, "config.learner.diversity is nan; expected a finite number"),
         ("learner.learning_rate", math.inf, "config.learner.learning_rate is inf; expected a finite number"),
-        ("learner.initial", "zeros", "config.learner.initial is 'zeros'; expected one of real, noise"),
+        ("learner.initial", "zeros", "config.learner.initial is 'zeros'; expected one of real, noise, shift"),
         ("learner.lag.policy", "never", "config.learner.lag.policy is 'never'; expected one of every, novel, boundary"),
         ("learner.lag.every", 0, "learner.lag.every is 0; expected at least 1 batch"),
         (
