@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autorecall import ADI, ARM, ADIConfig, ARMConfig, LagConfig
-from autorecall.errors import ConfigError
+from autorecall.errors import ConfigError, DivergedError
 from autorecall.recall.batch import Aimed, Recalled
 
-from .worlds import CLASSES, IMAGE, Make, assert_same, batch, conv, mlp
+from .worlds import CLASSES, IMAGE, Make, assert_same, batch, conv, mlp, normed
 
 TOLD = ARMConfig(
     recalled_images=5,
@@ -194,6 +194,16 @@ def test_class_means_are_counted_saved_and_kept_only_where_images_are_shifted() 
     for number in range(3, 6):
         assert_same(other.observe(*batch(number)), shifted.observe(*batch(number)))
     assert_same(other.state_dict(), shifted.state_dict())
+
+
+def test_class_means_are_as_before_after_a_refused_batch() -> None:
+    learner = ARM(normed(), replace(TOLD, initial="shift", total_variation=0.0))
+    learner.observe(batch(0)[0].float(), batch(0)[1])
+    before = copy.deepcopy(learner.state_dict())
+    with pytest.raises(DivergedError) as caught:
+        learner.observe(1e30 * batch(1)[0].float(), batch(1)[1])
+    assert not caught.value.spoiled
+    assert_same(learner.state_dict(), before)
 
 
 def test_steps_that_recall_nothing_have_the_same_numbers() -> None:
