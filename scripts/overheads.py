@@ -75,6 +75,7 @@ def recall_fraction_of_peak() -> float:
         learner.observe(x, y)
     teacher, start = learner.teacher.network, learner.start(x, y, keep_copies=False)
     assert teacher is not None
+    assert start is not None
     objective = learner.objective(start, y)
     ascent = Ascent(learner.network, teacher, start, objective, learner.side_by_side, learner.plans)
     work = partial(ascent.climb, recalling.ascent_steps, recalling.recall_rate)

@@ -22,7 +22,7 @@ from autorecall.storage.schema import decode, differences, to_json
 from autorecall.stream import StreamConfig
 
 SMALL = PRESETS["mnist/arm"].config
-METHODS = "adi, arm, er, er-mir, gem, gen, gen-mir, icarl, lwf, naive, slda"
+METHODS = "adi, arm, er, er-mir, gem, gen, gen-mir, icarl, lwf, mean-shift, naive, slda"
 
 
 def decoded(values: object) -> RunConfig:
@@ -217,7 +217,7 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("learner.recall_rate", math.nan, "config.learner.recall_rate is nan; expected a finite number"),
         ("learner.diversity", math.nan, "config.learner.diversity is nan; expected a finite number"),
         ("learner.learning_rate", math.inf, "config.learner.learning_rate is inf; expected a finite number"),
-        ("learner.initial", "zeros", "config.learner.initial is 'zeros'; expected one of real, noise"),
+        ("learner.initial", "zeros", "config.learner.initial is 'zeros'; expected one of real, noise, shift"),
         ("learner.lag.policy", "never", "config.learner.lag.policy is 'never'; expected one of every, novel, boundary"),
         ("learner.lag.every", 0, "learner.lag.every is 0; expected at least 1 batch"),
         (

@@ -36,7 +36,7 @@ def test_tables_in_the_docs_are_those_of_the_results(path: Path) -> None:
 def test_tables_of_the_results_are_those_of_the_runs(name: str, tmp_path: Path) -> None:
     study, fraction = re.fullmatch(r"([a-z0-9-]+?)(?:\+fraction=([\d.]+))?\.md", name).groups()  # type: ignore[union-attr]
     part = float(fraction or 1)
-    found = STUDIES.get(study) or STUDIES[study.split("-")[0]]  # some have a table for each dataset
+    found = STUDIES.get(study) or STUDIES[study.rsplit("-", 1)[0]]  # some have a table for each dataset
     seeds = 5 if part == 1 else 3
     place = Place(ROOT / "results", into=tmp_path)
     if study.startswith("gradients"):  # its numbers are a file, because the learner that they come from is not kept

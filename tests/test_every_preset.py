@@ -57,7 +57,7 @@ def test_preset_runs(name: str, tmp_path: Path) -> None:
     assert len(rows) == 1 + result.steps
     kept = result.memory
     assert (kept.images > 0) == name.split("/")[1].startswith(("er", "gem", "icarl"))
-    taught = name.split("/")[1].startswith(("lwf", "adi", "arm", "ablation", "gen", "slda"))
+    taught = name.split("/")[1].startswith(("lwf", "adi", "arm", "ablation", "gen", "mean-shift", "slda"))
     assert (kept.parameters > 0) == (taught and "unit-lag" not in name)
 
 

@@ -35,6 +35,8 @@ from .learners.icarl import ICaRL as ICaRL
 from .learners.icarl import ICaRLConfig as ICaRLConfig
 from .learners.lwf import LwF as LwF
 from .learners.lwf import LwFConfig as LwFConfig
+from .learners.mean_shift import MeanShift as MeanShift
+from .learners.mean_shift import MeanShiftConfig as MeanShiftConfig
 from .learners.naive import Naive as Naive
 from .learners.naive import NaiveConfig as NaiveConfig
 from .learners.shared.boundaries import BoundaryConfig as BoundaryConfig

@@ -24,7 +24,7 @@ COLUMNS = 10
 
 @rc_context({"text.parse_math": False, "text.usetex": False})  # a class name is neither a formula nor TeX
 def draw_recalled(path: Path, x: Tensor, recalled: Recalled, targets: Tensor, classes: Sequence[str]) -> None:
-    """Real images above what they became, with the teacher's most probable class below."""
+    """Real images above what they became, with the class that they teach most below."""
     columns = _distinct(recalled)
     labels = targets.argmax(1).tolist()
     figure = _figure(max(len(columns), 3), 2.7)

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..checks import check_not_negative
-from ..recall.batch import Recalled, initial_images
-from ..recall.objective import REGULARISERS, TERMS, Objective, disagreement
+from ..errors import ConfigError
+from ..recall.batch import Aimed, Recalled, initial_images
+from ..recall.objective import REGULARISERS, TERMS, Inversion, Objective, disagreement
 from ..recall.terms import DivergenceForm
 from .base import Learner
 from .shared.algorithm1 import RecallConfig, RecallLearner
@@ -46,12 +47,25 @@ class ARMConfig(RecallConfig):
     uncertainty: float = 0.1
     """λ4, penalises inputs that the teacher is unsure of."""
 
+    told: bool = False
+    """Not in the paper: tell each image an earlier class to show, as in ADI. The ascent then minimises the teacher's
+    cross-entropy for it, in place of avoidance, diversity and uncertainty; see also targets and initial."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_not_negative(self, "learner", *TERMS)
+        for name, choice in (("targets", "told"), ("initial", "shift")):
+            if getattr(self, name) == choice and not self.told:
+                raise ConfigError(
+                    f"learner.{name} is {choice} but recalled images are told no class; set learner.told, "
+                    f"or leave {name} out"
+                )
 
     def weights(self) -> dict[str, float]:
         """The signed weight of every term in the objective; penalties are negative."""
+        if self.told:
+            penalties = {"l2_norm": -self.l2_norm, "total_variation": -self.total_variation}
+            return {"class_loss": -1.0, "divergence": self.divergence} | penalties
         return {name: -getattr(self, name) if name in REGULARISERS else getattr(self, name) for name in TERMS}
 
     def build(self, network: nn.Module, seed: int) -> Learner:
@@ -63,7 +77,6 @@ class ARM(RecallLearner):
     """Recall what student and teacher disagree on most."""
 
     config: ARMConfig
-    terms = TERMS
 
     def __init__(
         self,
@@ -76,10 +89,14 @@ class ARM(RecallLearner):
         """`trained` says that the network knows all its classes already, or which: it recalls from the first batch."""
         super().__init__(network, config or ARMConfig(), optimizer, seed, trained)
 
-    def start(self, x: Tensor, present_classes: Tensor, keep_copies: bool) -> Recalled:
-        """Images of the real batch, or noise."""
+    def start(self, x: Tensor, y: Tensor, keep_copies: bool) -> Recalled | None:
+        """Images of the real batch, or noise; with a class to show, if they are told one."""
+        if self.config.told:
+            return self.aimed_images(x, y, keep_copies)
         return initial_images(x, self.config.recalled_images, self.config.initial, self.generator, keep_copies)
 
     def objective(self, start: Recalled, present_classes: Tensor) -> Objective:
-        """The recall objective (equation 7)."""
+        """The recall objective (equation 7), or that of images with a class to show."""
+        if isinstance(start, Aimed):
+            return Inversion(start, self.config.weights(), self.config.divergence_form)
         return disagreement(start, self.config.weights(), present_classes, self.config.divergence_form, self.classes)

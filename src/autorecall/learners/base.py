@@ -84,15 +84,12 @@ class Learner(ABC):
     threads: int | None = None
     """Threads that a step may use; None means one per core. It never changes what is computed."""
 
-    is_its_network: ClassVar[bool] = False
-    """Whether all that the method has learned is in the network, so that it can go on from that alone."""
-
     grows: bool = False
     """Whether a label beyond the last output adds outputs; otherwise it is refused."""
 
     on_recall: Callable[[Recalled, Tensor], None] | None = None
-    """Called by learners that recall, with every recalled batch and the teacher's probabilities for its distinct
-    images. The learner itself keeps no image between batches."""
+    """Called by learners that recall, with every recalled batch and what its distinct images teach, as
+    probabilities of classes. The learner itself keeps no image between batches."""
 
     def __init__(
         self,
@@ -212,6 +209,11 @@ class Learner(ABC):
         """
         check_outputs(outputs, output_layers(self.network)[0].out_features)
         self._grow(outputs)
+
+    @property
+    def is_its_network(self) -> bool:
+        """Whether all that the method has learned is in the network, so that it can go on from that alone."""
+        return False
 
     def kept_networks(self) -> list[nn.Module]:
         """Copies of the network that the method keeps, which have as many outputs."""
@@ -353,8 +355,8 @@ class Learner(ABC):
         kept = self.kept_shape()
         if kept is not None and tuple(x.shape[1:]) != kept:
             raise InputError(
-                f"x has inputs of shape {tuple(x.shape[1:])} and had {kept} before; this method keeps images, so all "
-                "must have one shape"
+                f"x has inputs of shape {tuple(x.shape[1:])} and had {kept} before; this method keeps images or their "
+                "means, so all must have one shape"
             )
         known = self._known_inputs.get((x.shape[1:], x.dtype))
         if known is None:

@@ -36,13 +36,16 @@ class NaiveConfig(LearnerConfig):
 class Naive(Learner):
     """One SGD step per batch."""
 
-    is_its_network = True
-
     def __init__(
         self, network: nn.Module, config: NaiveConfig | None = None, optimizer: Optimizer | None = None, seed: int = 0
     ) -> None:
         self.config = config or NaiveConfig()
         super().__init__(network, self.config.learning_rate, optimizer, seed)
+
+    @property
+    def is_its_network(self) -> bool:
+        """Nothing else is kept."""
+        return True
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One step on the cross-entropy of the real batch."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .copies import distinct
 
-Initial: TypeAlias = Literal["real", "noise"]
+Initial: TypeAlias = Literal["real", "noise", "shift"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,19 @@ class Recalled:
         return None if len(self.counts) == self.total else self.counts
 
 
+@dataclass(frozen=True)
+class Aimed(Recalled):
+    """A batch of images, each with a class to show."""
+
+    classes: Tensor
+    """The class of each distinct image; an image with two classes to show appears twice."""
+
+
 def initial_images(x: Tensor, count: int, initial: Initial, generator: torch.Generator, keep_copies: bool) -> Recalled:
-    """M starting points: images of the real batch, or noise. Unless copies are kept, each image appears once."""
+    """M starting points: images of the real batch, or noise. Unless copies are kept, each image appears once.
+
+    Those to be shifted start as images of the real batch.
+    """
     if initial == "noise":
         noise = torch.rand((count, *x.shape[1:]), generator=generator, dtype=x.dtype)
         return Recalled(noise.to(x.device), torch.ones(count, dtype=torch.int64, device=x.device), None)

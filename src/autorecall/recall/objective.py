@@ -2,7 +2,7 @@
 
 `Objective` is any such sum, differentiated by autograd; `Disagreement` is the paper's (equations 7 and 8), and
 `ClosedForm` the same with gradients written out in C: logits are a handful of numbers, so the overhead of tensor
-operations outweighs their arithmetic.
+operations outweighs their arithmetic. `Inversion` is for images that have a class to show.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..errors import DivergedError, InputError
-from .batch import Recalled, like, per_image
+from .batch import Aimed, Recalled, like, per_image
 from .copies import forward
 from .kernels import call, can_call
 from .statistics import statistics_of
@@ -27,6 +28,7 @@ from .terms import (
     l2_norm,
     total_variation,
     uncertainty,
+    weighted_mean,
 )
 
 TERMS = (
@@ -153,6 +155,35 @@ class Disagreement(Objective):
         if images.dim() == 4:
             found["total_variation"] = total_variation(images, weights)
         return found
+
+
+class Inversion(Objective):
+    """What images with a class to show ascend: the teacher assigns them to it, and the student disagrees."""
+
+    start: Aimed
+
+    def __init__(self, start: Aimed, weights: Mapping[str, float], form: DivergenceForm = "mixture-first") -> None:
+        super().__init__(start, weights)
+        self.form = form
+
+    @property
+    def wants_statistics(self) -> bool:
+        """Unless they do not count."""
+        return bool(self.weights.get("batch_statistics"))
+
+    def terms(self, student_logits: Tensor, teacher_outputs: tuple[Tensor, ...], images: Tensor) -> dict[str, Tensor]:
+        """Every term by its name; total variation only for images."""
+        teacher_logits, *statistics = teacher_outputs
+        weights = self.start.weights
+        off_target = F.cross_entropy(teacher_logits, self.start.classes, reduction="none")
+        found = {
+            "class_loss": weighted_mean(off_target, weights),
+            "divergence": divergence(student_logits, teacher_logits, weights, self.form),
+            "l2_norm": l2_norm(images, weights),
+        }
+        if images.dim() == 4:
+            found["total_variation"] = total_variation(images, weights)
+        return found | {"batch_statistics": statistics[0] if statistics else images.new_zeros(())}
 
 
 def disagreement(

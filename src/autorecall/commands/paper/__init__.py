@@ -1,10 +1,11 @@
-"""The tables, figures and studies of the paper: which runs each needs, and how it is written from them."""
+"""The tables, figures and studies of the paper, and our own: which runs each needs, and how it is written from them."""
 
 from __future__ import annotations
 
 from .figures import Accuracy, Diversity, History, Suppressed
 from .gradients import Gradients
 from .recalled import RecalledImages
+from .starts import RecallStarts
 from .study import Study
 from .tables import Ablation, Choices, Distillation, MainTable, PublishedOrder, Selection
 
@@ -25,5 +26,6 @@ STUDIES: dict[str, Study] = {
         Selection(),
         PublishedOrder(),
         Choices(),
+        RecallStarts(),
     )
 }

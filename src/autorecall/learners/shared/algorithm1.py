@@ -6,9 +6,9 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +18,21 @@ from torch.optim import Optimizer
 from ...checks import check_choices, check_counts, check_not_negative, check_positive
 from ...errors import ConfigError, InputError
 from ...recall.ascent import Ascent
-from ...recall.batch import Initial, Recalled
+from ...recall.batch import Aimed, Initial, Recalled, choose, initial_images
 from ...recall.copies import forward, in_passes, mixes_images, obstacle, treats_copies_alike
 from ...recall.objective import Objective
 from ...recall.plan import Plans, unchanged
 from ...recall.reference import Ascent as LiteralAscent
 from ...recall.side_by_side import SideBySide
 from ...recall.terms import soft_cross_entropy
+from ...storage.state import State, mapping
 from ...torch_state import cores
-from ..base import LearnerConfig
+from ..base import LearnerConfig, Memory
+from .class_shift import ClassShift
 from .finite import finite
 from .frozen_copy import frozen_copy
 from .teacher import LagConfig, TaughtLearner
+from .undo import Undo
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ class RecallConfig(LearnerConfig):
     """η1, the rate of an ascent step. The objective is a mean, so one image moves by η1/M times its own gradient."""
 
     initial: Initial = "real"
-    """What recalled images start from: images of the real batch, or uniform noise in [0, 1)."""
+    """What recalled images start from: images of the real batch, uniform noise in [0, 1), or, not in the paper, shift:
+    images of the real batch moved to the mean of the class they are to show (see mean-shift). Class means are then
+    kept, and that of a class with one image is that image."""
 
     l2_norm: float = 1.0
     """λ5, penalises large pixel values."""
@@ -63,8 +68,9 @@ class RecallConfig(LearnerConfig):
     real_weight: float = 1.0
     """λ0 of the real batch in the learning step; 0 is the paper's "no distill"."""
 
-    targets: Literal["soft", "hard"] = "soft"
-    """soft: learn the teacher's softmax outputs on recalled images. hard: only its most probable class."""
+    targets: Literal["soft", "hard", "told"] = "soft"
+    """soft: learn the teacher's softmax outputs on recalled images. hard: only its most probable class. told, which is
+    not in the paper: the class that an image was to show, whatever the teacher sees in it."""
 
     repeats: int = 1
     """Rounds of recall and learning per batch, each continuing with the images found before."""
@@ -83,12 +89,15 @@ class RecallConfig(LearnerConfig):
         if self.recalled_weight == 0 and self.real_weight == 0:
             raise ConfigError("learner.recalled_weight and learner.real_weight are both 0; expected one above 0")
 
+    @abstractmethod
+    def weights(self) -> dict[str, float]:
+        """The signed weight of every term in the objective."""
+
 
 class RecallLearner(TaughtLearner):
     """Learn, recall, learn again. Subclasses say what recalled images start from and ascend."""
 
     config: RecallConfig
-    terms: ClassVar[tuple[str, ...]]  # the names of the objective's terms
 
     copies: Literal["auto", "collapse", "keep"] = "auto"
     """collapse runs copies of an image once and counts them, the same mathematics; auto does so where it is safe."""
@@ -105,12 +114,35 @@ class RecallLearner(TaughtLearner):
         super().__init__(network, config.lag, config.learning_rate, optimizer, seed, trained)
         self.side_by_side = SideBySide()
         self.plans = Plans()
+        self.shift = ClassShift() if config.initial == "shift" else None
         self._said_why = False
         self._tried: tuple[list[object], bool] | None = None  # the network as it was, and whether copies came out alike
 
     @abstractmethod
-    def start(self, x: Tensor, present_classes: Tensor, keep_copies: bool) -> Recalled | None:
+    def start(self, x: Tensor, y: Tensor, keep_copies: bool) -> Recalled | None:
         """Line 5: what recalled images start from; None if there is nothing to recall."""
+
+    def aimed_images(self, x: Tensor, y: Tensor, keep_copies: bool) -> Aimed | None:
+        """Images to start from, each with a class to show that was seen before and is not present.
+
+        None if there is no such class: the batch is then learned from its labels alone.
+        """
+        absent = torch.tensor(sorted(self.boundaries.earlier_classes - set(y.tolist())))
+        if len(absent) == 0:
+            return None
+        count = self.config.recalled_images
+        found = initial_images(x, count, self.config.initial, self.generator, keep_copies=True)
+        origins, counts, classes = found.origins, found.counts, absent[choose(len(absent), count, self.generator)]
+        if origins is None:
+            return Aimed(found.images, counts, origins, classes.to(x.device))
+        if not keep_copies:  # copies of one image move alike only if they have the same class to show
+            pairs, counts = torch.unique(torch.stack([origins, classes], dim=1), dim=0, return_counts=True)
+            origins, classes = pairs.unbind(1)
+        chosen, classes = origins.to(x.device), classes.to(x.device)
+        images = x[chosen]
+        if self.shift is not None:
+            images = self._laid_out(self.shift.move(images, y[chosen], classes, self.generator))
+        return Aimed(images, counts.to(x.device), origins, classes)
 
     @abstractmethod
     def objective(self, start: Recalled, present_classes: Tensor) -> Objective:
@@ -124,8 +156,10 @@ class RecallLearner(TaughtLearner):
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One round of Algorithm 1."""
         teacher = self.teacher.follow(self.network, y)
+        if self.shift is not None:
+            self.shift.add(x, y, self.classes)
         reason, present = self._obstacle(x), torch.unique(y)
-        recalled = None if teacher is None else self.start(x, present, self._keeps_copies(len(x), reason))
+        recalled = None if teacher is None else self.start(x, y, self._keeps_copies(len(x), reason))
         if teacher is None or recalled is None:
             return {"loss": self._step_on_real(x, y)} | self._nothing_recalled()
 
@@ -168,7 +202,10 @@ class RecallLearner(TaughtLearner):
             partial(_outputs, self.network, batches, one_pass), partial(_answers, teacher, batches, one_pass)
         )
         targets = answers[0]
-        learned = F.one_hot(targets.argmax(1), targets.shape[1]).to(targets) if config.targets == "hard" else targets
+        learned = targets
+        if config.targets != "soft":
+            shown = recalled.classes if config.targets == "told" and isinstance(recalled, Aimed) else targets.argmax(1)
+            learned = F.one_hot(shown, targets.shape[1]).to(targets)
         losses = [config.recalled_weight * soft_cross_entropy(logits[0], learned, recalled.weights)]
         losses += [config.real_weight * soft_cross_entropy(logits[1], answers[1])] if config.real_weight else []
         values = [finite(losses[0], "the loss on recalled images")]
@@ -187,6 +224,39 @@ class RecallLearner(TaughtLearner):
             for loss in losses:
                 loss.backward()  # type: ignore[no-untyped-call]
         self.take_step()
+
+    @property
+    def is_its_network(self) -> bool:
+        """Unless class means are kept."""
+        return self.shift is None
+
+    def grown(self, before: int, outputs: int) -> None:
+        """Nothing is known of the new classes."""
+        if self.shift is not None:
+            self.shift.statistics.grow(outputs - before)
+
+    def remember(self) -> list[Undo]:
+        """Class means, too, if there are any."""
+        return [*super().remember(), *(() if self.shift is None else self.shift.remember())]
+
+    def memory(self) -> Memory:
+        """The teacher's parameters, and class means."""
+        kept, means = super().memory(), 0 if self.shift is None else self.shift.statistics.numbers()
+        return replace(kept, parameters=kept.parameters + means)
+
+    def kept_shape(self) -> tuple[int, ...] | None:
+        """The shape of the inputs that class means are of."""
+        return None if self.shift is None else self.shift.shape or None
+
+    def state_dict(self) -> dict[str, object]:
+        """The network, its optimizer, the teacher and class means, if there are any."""
+        return super().state_dict() | ({} if self.shift is None else {"shift": self.shift.state_dict()})
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned."""
+        super().load_state_dict(state)
+        if self.shift is not None:
+            self.shift.load_state_dict(mapping(state["shift"]), self.classes, self._device())
 
     def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Also refuse what recall cannot use."""
@@ -241,7 +311,7 @@ class RecallLearner(TaughtLearner):
         return {f"recalled_class_{label}": share for label, share in enumerate(mean_teacher_outputs)}
 
     def _nothing_recalled(self) -> dict[str, float]:
-        names = (*self.terms, "objective", "recalled_loss", "distillation")
+        names = (*self.config.weights(), "objective", "recalled_loss", "distillation")
         return dict.fromkeys(names, math.nan) | self._class_history([math.nan] * self.classes)
 
 

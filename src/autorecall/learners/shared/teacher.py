@@ -98,8 +98,6 @@ class Teacher:
 class TaughtLearner(Learner):
     """What learners with a teacher share: it is told about boundaries, counted and saved."""
 
-    is_its_network = True  # the teacher is a copy
-
     boundaries: Boundaries
 
     def __init__(
@@ -118,6 +116,11 @@ class TaughtLearner(Learner):
         if trained is not False:
             known = range(output_layers(network)[0].out_features) if trained is True else trained
             self.boundaries.go_on(known, lag.start or 0)
+
+    @property
+    def is_its_network(self) -> bool:
+        """The teacher is a copy."""
+        return True
 
     def kept_networks(self) -> list[nn.Module]:
         """The teacher."""
