@@ -22,7 +22,7 @@ from autorecall.storage.schema import decode, differences, to_json
 from autorecall.stream import StreamConfig
 
 SMALL = PRESETS["mnist/arm"].config
-METHODS = "adi, arm, er, er-mir, gem, gen, gen-mir, icarl, lwf, naive, slda"
+METHODS = "adi, arm, er, er-mir, gaussians, gem, gen, gen-mir, icarl, lwf, naive, slda"
 
 
 def decoded(values: object) -> RunConfig:

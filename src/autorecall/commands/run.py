@@ -258,6 +258,7 @@ def _print_result(console: Console, config: RunConfig, result: Result, folder: P
     console.print(
         f"extra memory      {memory.images:,} images ({memory.image_mb:.2f} MB), "
         f"{memory.parameters:,} parameters ({memory.parameter_mb:.2f} MB)"
+        + (f", {memory.statistics:,} statistics ({memory.statistic_mb:.2f} MB)" if memory.statistics else "")
     )
     console.print(f"time              {result.seconds.train:.1f} s training, {result.seconds.evaluate:.1f} s testing")
     console.print(f"results           {printable(os.fspath(folder))}", soft_wrap=True)
