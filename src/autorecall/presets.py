@@ -1,4 +1,5 @@
-"""Every row of the paper's tables as one typed value with its published figure, plus rows of our own (`OURS`).
+"""Every row of the paper's tables as one typed value with its published figure, plus rows of our own (slda, gaussians,
+patches).
 
 Settings that the paper does not give were chosen on the validation split, if they were tuned at all:
 docs/results.md lists them and their runs.
@@ -262,8 +263,6 @@ PRESETS: dict[str, Preset] = {
     **{f"miniimagenet/{name}": row for name, row in _MINIIMAGENET_ROWS.items()},
 }
 
-
-OURS = ("slda", "gaussians", "patches")  # rows that are not in the paper, by the name after the slash
 
 # A row averages over seeds; the others set how numbers are computed, and change their last bits at most.
 SAME_ROW = ("seed", "threads", "device", "checkpoint_seconds", "curve_points")

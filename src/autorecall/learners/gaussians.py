@@ -122,11 +122,13 @@ class Gaussians(Learner):
 
     def sampled(self, labels: Tensor) -> Tensor:
         """A sample of the Gaussian of each of these classes."""
-        statistics = self.statistics
-        drawn, places = torch.unique(labels, return_inverse=True)
-        factors = statistics.factors(drawn, statistics.means.shape[1], self.config.own, self.config.floor)
-        noise = torch.randn(len(labels), statistics.means.shape[1], 1, generator=self.generator, dtype=factors.dtype)
-        return statistics.means[labels] + (factors[places] @ noise).squeeze(2).to(statistics.means)
+        statistics, means = self.statistics, self.statistics.means
+        drawn = torch.unique(labels)
+        factors = statistics.factors(drawn, means.shape[1], self.config.own, self.config.floor).to(means)
+        found = torch.randn(len(labels), means.shape[1], generator=self.generator, dtype=means.dtype)
+        for label, own in zip(drawn, factors, strict=True):
+            found[labels == label] = means[label] + found[labels == label] @ own.T
+        return found
 
     def remember(self) -> list[Undo]:
         """Attributes and draws: in eval mode a network stays as it is, and statistics are added to at the very end."""

@@ -76,6 +76,5 @@ def image_shape(kind: str, shape: tuple[int, ...], least: int) -> tuple[int, int
 def cosines(size: int, frequencies: int) -> Tensor:
     """The first rows of the orthonormal discrete cosine transform (DCT-II) of `size` values."""
     places, rows = torch.arange(size) + 0.5, torch.arange(frequencies)[:, None]
-    scale = torch.full((frequencies, 1), math.sqrt(2 / size))
-    scale[0] = math.sqrt(1 / size)
+    scale = math.sqrt(2 / size) * torch.where(rows == 0, math.sqrt(0.5), 1.0)
     return scale * torch.cos(math.pi / size * rows * places)

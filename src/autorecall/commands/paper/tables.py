@@ -14,7 +14,14 @@ from ..rows import Run
 from .study import Place, Row, Study, write_table
 from .table import Cell, Figure, Table
 
-LABELS = {"icarl": "iCaRL (5 iter)", "gem": "GEM", "lwf": "Distill (LwF)", "slda": "Streaming LDA (not in the paper)"}
+LABELS = {
+    "icarl": "iCaRL (5 iter)",
+    "gem": "GEM",
+    "lwf": "Distill (LwF)",
+    "slda": "Streaming LDA (not in the paper)",
+    "gaussians": "Class Gaussians (not in the paper)",
+    "patches": "Patch filters, streaming LDA (not in the paper)",
+}
 SPREADS = "Mean ± standard deviation over seeds, in percent; what ± means in the paper differs from row to row."
 _BASELINE = Published(26.9, 1.1, 9.6, 3.7)  # ARM in the table of distillation; 26.4 ± 1.2 in the others
 _COMPARED = ("accuracy", "published accuracy", "forgetting", "published forgetting")
@@ -29,7 +36,7 @@ class MainTable(Study):
         self._title, self._chance = title, chance
 
     def rows(self, seeds: int, fraction: float) -> list[Row]:
-        """Every row of the paper's table, and streaming LDA."""
+        """Every row of the paper's table, and those of our own."""
         names = [name for name in PRESETS if name.startswith(f"{self.name}/") and not _of_other_table(name)]
         return [Row.of(_label(name), name, seeds, fraction) for name in names]
 

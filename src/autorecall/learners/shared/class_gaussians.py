@@ -97,8 +97,8 @@ class ClassGaussians:
             return factor(shared, floor * variances).expand(len(labels), -1, -1)
         counts = self.counts[labels].double()
         share = (own * ((counts - 1) / part).clamp(0, 1))[:, None, None]
-        covariances = share * self.own[labels].double() / counts[:, None, None] + (1 - share) * shared
-        return factor(covariances, floor * variances)
+        covariances = self.own[labels].double() * (share / counts[:, None, None])
+        return factor(covariances.add_((1 - share) * shared), floor * variances)
 
     def numbers(self) -> int:
         """The numbers that are kept: counts, means, and the lower halves of symmetric matrices."""
@@ -159,8 +159,7 @@ class Likelihoods(nn.Module):
 
 
 def factor(covariances: Tensor, added: Tensor) -> Tensor:
-    """Cholesky factors after this was added to the diagonals, and more where rounding asks for it."""
-    covariances = covariances.clone()
+    """Cholesky factors after this was added to the diagonals, in place, and more where rounding asks for it."""
     diagonals = covariances.diagonal(dim1=-2, dim2=-1)
     for more in (1.0, 10.0, 100.0, 1e3, 1e4, 1e5):
         diagonals += more * added
