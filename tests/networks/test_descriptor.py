@@ -30,7 +30,8 @@ def naive_cosine_transform(image: np.ndarray, count: int) -> np.ndarray:
                     wave = math.cos(math.pi * (i + 0.5) * k / height) * math.cos(math.pi * (j + 0.5) * m / width)
                     found[k, m] += image[i, j] * wave
     scale = [[math.sqrt((2 - (k == 0)) * (2 - (m == 0)) / height / width) for m in range(count)] for k in range(count)]
-    return found * np.array(scale)
+    scaled: np.ndarray = found * np.array(scale)
+    return scaled
 
 
 def naive_edges(image: np.ndarray, orientations: int, size: int) -> np.ndarray:

@@ -27,7 +27,6 @@ from .mlp import check_hidden
 QUIET = 1e-3  # added to mean responses before their square root
 FORGET = 0.9  # weight of earlier batches, by which centroids forget how they began
 BATCH = 20  # images whose patches are held at a time
-AT_ONCE = 200_000  # responses that are held at a time: few enough to stay in cache
 
 
 @dataclass(frozen=True)
@@ -149,33 +148,27 @@ class Patches(FixedFeatures):
 
     def _plain(self, patches: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
         """Mean responses beyond the threshold: (images, up or down, filters, rows, columns of the grid)."""
-        parts = torch.split(patches, self._at_once(1))
-        return torch.cat([self._beyond(filters @ part + offsets[:, None]) for part in parts])
+        # One image at a time: its responses stay in cache.
+        return torch.stack([self._beyond(torch.addmm(offsets[:, None], filters, image)) for image in patches])
 
     def _mirrored(self, patches: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
         """The same, averaged with those of mirrored filters.
 
         What a mirror leaves and what it negates, of filters and patches, give both for the price of one.
         """
-        size, count = self.config.size, self._at_once(2)
-        even, odd = (part / 2 for part in _even_and_odd(filters, size))
-        halves = (torch.split(half, count) for half in _even_and_odd(patches, size))
+        even, odd = (part / 2 for part in _even_and_odd(filters, self.config.size))
         found = []
-        for left, negated in zip(*halves, strict=True):
-            same, other = even @ left + offsets[:, None], odd @ negated
-            both = self._beyond(torch.stack([same + other, same - other], 1))
-            found.append((both[:, :, 0] + both[:, :, 1].flip(-1)) / 2)
-        return torch.cat(found)
-
-    def _at_once(self, times: int) -> int:
-        return max(1, AT_ONCE // (times * self.config.filters * self.places))
+        for left, negated in zip(*_even_and_odd(patches, self.config.size), strict=True):
+            same, other = torch.addmm(offsets[:, None], even, left), odd @ negated
+            found.append((self._beyond(same + other) + self._beyond(same - other).flip(-1)) / 2)
+        return torch.stack(found)
 
     def _beyond(self, responses: Tensor) -> Tensor:
         """Means over the cells of the grid of what is beyond the threshold, up and down."""
         beyond = F.softshrink(responses, self.config.threshold)
         cells = self.get_buffer("cells").T
         both, difference = beyond.abs() @ cells, beyond @ cells
-        means = torch.stack([both + difference, both - difference], 1) / 2
+        means = torch.stack([both + difference, both - difference]) / 2
         return torch.unflatten(means, -1, (self.config.grid, self.config.grid))
 
     def _add_to_scatter(self, patches: Tensor, shown: int) -> None:
