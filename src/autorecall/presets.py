@@ -249,7 +249,10 @@ _MINIIMAGENET_ROWS = {
     ),
     "slda": _MINIIMAGENET.row(SLDAConfig(), None, network=FourierConfig(width=50.0), stream=_ONCE),
     "gaussians": _MINIIMAGENET.row(
-        GaussiansConfig(weight=1.0, floor=0.03), None, network=DescriptorConfig(map_size=12, mirror=True), stream=_ONCE
+        GaussiansConfig(weight=1.0, own=0.1, floor=0.03),
+        None,
+        network=DescriptorConfig(map_size=12, mirror=True),
+        stream=_ONCE,
     ),
 }
 

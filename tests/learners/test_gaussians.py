@@ -336,6 +336,7 @@ def test_networks_that_do_not_fit_are_refused() -> None:
     for network, config, part in (
         (DESCRIPTOR.build(SHAPE, CLASSES), GaussiansConfig(), "hidden layers on top of its fixed features"),
         (PATCHES.build(SHAPE, CLASSES), GaussiansConfig(own_features=1000), "learner.own_features is 1000 but"),
+        (DESCRIPTOR.build(SHAPE, CLASSES).requires_grad_(False), SAMPLED, "is frozen"),
         (nn.Sequential(nn.Conv2d(1, CLASSES, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()), CLOSED, "nn.Linear"),
     ):
         with pytest.raises(InputError) as caught:

@@ -207,9 +207,12 @@ class Gaussians(Learner):
                 f"learner.own_features is {self.config.own_features} but the network has {features} features; lower "
                 "it, or leave it out"
             )
-        if self.config.samples and isinstance(self.network, FixedFeatures):
-            return self.network.classify
         layer = last_linear(self.network, x)
+        if self.config.samples:
+            head = self.network.classify if isinstance(self.network, FixedFeatures) else layer
+            if not all(p.requires_grad for p in head.parameters()):
+                raise InputError("a layer on top of the features is frozen; leave it free, or set learner.samples to 0")
+            return head
         if layer.in_features != features:
             raise InputError(
                 "the network has hidden layers on top of its fixed features; leave them out (network.hidden), or "

@@ -108,8 +108,10 @@ class Patches(FixedFeatures):
     def features(self, x: Tensor) -> Tensor:
         """Frequencies, if any, and the square roots of mean responses."""
         respond = self._mirrored if self.config.mirror else self._plain
-        responses = torch.cat([respond(self._patches(part), *self.filters()) for part in _chunks(x)])
-        found = (responses.clamp_min(0) + QUIET).sqrt().flatten(1)
+        means = torch.cat([respond(self._patches(part), *self.filters()) for part in _chunks(x)])
+        both, difference = means[:, 0], means[:, 1]
+        up_and_down = torch.stack([both + difference, both - difference], 1) / 2
+        found = (up_and_down.clamp_min(0) + QUIET).sqrt().flatten(1)
         return found if self.frequencies is None else torch.cat([self.frequencies(x), found], 1)
 
     def filters(self) -> tuple[Tensor, Tensor]:
@@ -137,7 +139,8 @@ class Patches(FixedFeatures):
 
     def _patches(self, x: Tensor) -> Tensor:
         """Every patch of every image, less its mean and over its deviation: (images, values, places)."""
-        patches = F.unfold(x.contiguous(), self.config.size)
+        size = self.config.size
+        patches = x.unfold(2, size, 1).unfold(3, size, 1).permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
         patches = patches - patches.mean(1, keepdim=True)
         variance = patches.square().sum(1, keepdim=True) / max(patches.shape[1] - 1, 1)
         return patches * (variance + self.config.contrast).rsqrt()
@@ -147,9 +150,10 @@ class Patches(FixedFeatures):
         return self._patches(x).transpose(1, 2).flatten(0, 1)
 
     def _plain(self, patches: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
-        """Mean responses beyond the threshold: (images, up or down, filters, rows, columns of the grid)."""
+        """Mean responses beyond the threshold, without and with their sign: (images, 2, filters, rows, columns)."""
         # One image at a time: its responses stay in cache.
-        return torch.stack([self._beyond(torch.addmm(offsets[:, None], filters, image)) for image in patches])
+        found = [self._beyond(torch.addmm(offsets[:, None], filters, image)) for image in patches]
+        return self._on_grid(torch.stack(found))
 
     def _mirrored(self, patches: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
         """The same, averaged with those of mirrored filters.
@@ -160,15 +164,16 @@ class Patches(FixedFeatures):
         found = []
         for left, negated in zip(*_even_and_odd(patches, self.config.size), strict=True):
             same, other = torch.addmm(offsets[:, None], even, left), odd @ negated
-            found.append((self._beyond(same + other) + self._beyond(same - other).flip(-1)) / 2)
-        return torch.stack(found)
+            found += [self._beyond(same + other), self._beyond(same - other)]
+        means = self._on_grid(torch.stack(found))
+        return (means[::2] + means[1::2].flip(-1)) / 2
 
     def _beyond(self, responses: Tensor) -> Tensor:
-        """Means over the cells of the grid of what is beyond the threshold, up and down."""
-        beyond = F.softshrink(responses, self.config.threshold)
-        cells = self.get_buffer("cells").T
-        both, difference = beyond.abs() @ cells, beyond @ cells
-        means = torch.stack([both + difference, both - difference]) / 2
+        """Means over the cells of the grid of what is beyond the threshold, without and with its sign."""
+        beyond, cells = F.softshrink(responses, self.config.threshold), self.get_buffer("cells").T
+        return torch.stack([beyond.abs() @ cells, beyond @ cells])
+
+    def _on_grid(self, means: Tensor) -> Tensor:
         return torch.unflatten(means, -1, (self.config.grid, self.config.grid))
 
     def _add_to_scatter(self, patches: Tensor, shown: int) -> None:
