@@ -52,7 +52,12 @@ CHANGED = "was changed by something else during the run"  # said of a history at
 SHORT = 500  # bytes at the end of a history that are compared, in half of the runs: so the others count as long
 KILLED = (-9, -15, -2, 143, 130)  # exit codes of those who were; any other is a run's own
 SMALL = "--dataset folder --image-size 8 --stream.batch-size 4 --data"
-NARROW = {"resnet18": ["--network.channels", "2"], "fourier": ["--network.features", "20"]}
+NARROW = {
+    "resnet18": ["--network.channels", "2"],
+    "fourier": ["--network.features", "20"],
+    "descriptor": ["--network.map-size", "8", "--network.first-images", "10"],
+    "patches": ["--network.filters", "5", "--network.first-images", "10"],
+}
 PACKAGE = str(Path(cli.__file__).parent)
 LOADED = (pictures, run, torch._dynamo)  # before the fork, so that a child need not
 

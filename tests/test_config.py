@@ -22,7 +22,7 @@ from autorecall.storage.schema import decode, differences, to_json
 from autorecall.stream import StreamConfig
 
 SMALL = PRESETS["mnist/arm"].config
-METHODS = "adi, arm, er, er-mir, gem, gen, gen-mir, icarl, lwf, mean-shift, naive, slda"
+METHODS = "adi, arm, er, er-mir, gaussians, gem, gen, gen-mir, icarl, lwf, mean-shift, naive, slda"
 
 
 def decoded(values: object) -> RunConfig:
@@ -184,7 +184,7 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         (
             "network",
             {"kind": "transformer"},
-            "config.network names 'transformer'; expected a kind or method of fourier, ",
+            "config.network names 'transformer'; expected a kind or method of descriptor, ",
         ),
         ("network.hidden", 400, "config.network.hidden is 400; expected a list"),
         ("network.hidden", [400, 0], "network.hidden is (400, 0); every width must be from 1 to 1,000,000"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autorecall import GENConfig, GENMIRConfig, ResNet18Config
+from autorecall import GENConfig, GENMIRConfig, PatchesConfig, ResNet18Config
 from autorecall.config import RunConfig
 from autorecall.data import Dataset, Split, from_arrays
 from autorecall.presets import PRESETS
@@ -33,6 +33,8 @@ def quick(config: RunConfig) -> RunConfig:
     short = replace(config, curve_points=0, stream=replace(config.stream, batch_size=3, passes=1))
     if isinstance(short.network, ResNet18Config):
         short = replace(short, network=replace(short.network, channels=4))
+    if isinstance(short.network, PatchesConfig):
+        short = replace(short, network=replace(short.network, filters=5))
     if isinstance(short.learner, GENConfig):  # or it takes half a minute
         short = replace(short, learner=replace(short.learner, groups=2, steps_per_batch=2, image_size=None))
     if isinstance(short.learner, GENMIRConfig):
@@ -57,7 +59,8 @@ def test_preset_runs(name: str, tmp_path: Path) -> None:
     assert len(rows) == 1 + result.steps
     kept = result.memory
     assert (kept.images > 0) == name.split("/")[1].startswith(("er", "gem", "icarl"))
-    taught = name.split("/")[1].startswith(("lwf", "adi", "arm", "ablation", "gen", "mean-shift", "slda"))
+    assert (kept.statistics > 0) == name.endswith(("/gaussians", "/patches", "/mean-shift"))
+    taught = name.split("/")[1].startswith(("lwf", "adi", "arm", "ablation", "gen", "slda"))
     assert (kept.parameters > 0) == (taught and "unit-lag" not in name)
 
 

@@ -25,6 +25,8 @@ from .learners.er import ER as ER
 from .learners.er import ERConfig as ERConfig
 from .learners.er_mir import ERMIR as ERMIR
 from .learners.er_mir import ERMIRConfig as ERMIRConfig
+from .learners.gaussians import Gaussians as Gaussians
+from .learners.gaussians import GaussiansConfig as GaussiansConfig
 from .learners.gem import GEM as GEM
 from .learners.gem import GEMConfig as GEMConfig
 from .learners.gen import GEN as GEN
@@ -46,10 +48,12 @@ from .learners.shared.teacher import LagConfig as LagConfig
 from .learners.slda import SLDA as SLDA
 from .learners.slda import SLDAConfig as SLDAConfig
 from .networks import ConvVAEConfig as ConvVAEConfig
+from .networks import DescriptorConfig as DescriptorConfig
 from .networks import FourierConfig as FourierConfig
 from .networks import GatedMLPConfig as GatedMLPConfig
 from .networks import MLPConfig as MLPConfig
 from .networks import MLPVAEConfig as MLPVAEConfig
+from .networks import PatchesConfig as PatchesConfig
 from .networks import ResNet18Config as ResNet18Config
 from .presets import PRESETS as PRESETS
 from .recall.batch import Recalled as Recalled

@@ -1,4 +1,5 @@
-"""Every row of the paper's tables as one typed value with its published figure, and rows of our own (mean-shift, slda).
+"""Every row of the paper's tables as one typed value with its published figure, plus rows of our own (mean-shift, slda,
+gaussians, patches).
 
 Settings that the paper does not give were chosen on the validation split, if they were tuned at all:
 docs/results.md lists them and their runs.
@@ -16,6 +17,7 @@ from .learners.arm import ARMConfig
 from .learners.base import LearnerConfig
 from .learners.er import ERConfig
 from .learners.er_mir import ERMIRConfig
+from .learners.gaussians import GaussiansConfig
 from .learners.gem import GEMConfig
 from .learners.gen import GENConfig
 from .learners.gen_mir import GENMIRConfig
@@ -28,10 +30,12 @@ from .learners.shared.teacher import LagConfig
 from .learners.slda import SLDAConfig
 from .networks import (
     ConvVAEConfig,
+    DescriptorConfig,
     FourierConfig,
     GatedMLPConfig,
     MLPConfig,
     NetworkConfig,
+    PatchesConfig,
     ResNet18Config,
 )
 from .storage.schema import differences
@@ -145,6 +149,16 @@ _MNIST_ROWS = {
     "arm": _MNIST.row(ARMConfig(lag=_TASK_LAG), Published(56.3, 2.6, 21.8, 1.6)),
     "mean-shift": _MNIST.row(MeanShiftConfig(), None),
     "slda": _MNIST.row(SLDAConfig(), None, network=FourierConfig()),
+    "gaussians": _MNIST.row(
+        GaussiansConfig(own=0.7, floor=0.03, samples=50),
+        None,
+        network=DescriptorConfig(pixels=6, map_size=7, hidden=(400, 400)),
+    ),
+    "patches": _MNIST.row(
+        GaussiansConfig(weight=0.0, ridge=0.01),
+        None,
+        network=PatchesConfig(filters=50, size=7, grid=3, contrast=0.01, mirror=False),
+    ),
 }
 
 _CIFAR10_ADI = ADIConfig(
@@ -184,6 +198,10 @@ _CIFAR10_ROWS = {
     "arm": _CIFAR10.row(_CIFAR10_ARM, Published(26.4, 1.2, 8.07, 5.2)),  # elsewhere in the paper 26.9 ± 1.1, 9.6 ± 3.7
     "mean-shift": _CIFAR10.row(_CIFAR10_MEAN_SHIFT, None, network=_USUAL_STEM),
     "slda": _CIFAR10.row(SLDAConfig(), None, network=FourierConfig()),
+    "gaussians": _CIFAR10.row(
+        GaussiansConfig(floor=0.03, samples=50), None, network=DescriptorConfig(hidden=(400, 400))
+    ),
+    "patches": _CIFAR10.row(GaussiansConfig(own_features=162), None, network=PatchesConfig(filters=149, frequencies=6)),
     # The second table: a teacher that is one batch old, and learning without the real batch.
     "lwf-unit-lag": _CIFAR10.row(LwFConfig(0.01, 1.0, _UNIT_LAG), Published(15.8, 2.6)),
     "adi-unit-lag": _CIFAR10.row(replace(_CIFAR10_ADI, divergence=8.0, lag=_UNIT_LAG), Published(14.4, 1.6)),
@@ -241,6 +259,12 @@ _MINIIMAGENET_ROWS = {
         replace(_CIFAR10_ARM, real_weight=2.0, diversity=1.0, uncertainty=1.0), Published(5.53, 0.8, 11.9, 2.7)
     ),
     "slda": _MINIIMAGENET.row(SLDAConfig(), None, network=FourierConfig(width=50.0), stream=_ONCE),
+    "gaussians": _MINIIMAGENET.row(
+        GaussiansConfig(weight=1.0, own=0.1, floor=0.03),
+        None,
+        network=DescriptorConfig(map_size=12, mirror=True),
+        stream=_ONCE,
+    ),
 }
 
 PRESETS: dict[str, Preset] = {

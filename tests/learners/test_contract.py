@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import weakref
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from .worlds import (
     METHODS,
     OFTEN,
     Make,
+    alive,
     any_method,
     assert_same,
     batch,
@@ -191,13 +191,6 @@ def test_batches_are_not_modified(method: str, make: Make) -> None:
         assert torch.equal(x, batch(number)[0])
         assert torch.equal(y, batch(number)[1])
         assert x.grad is None
-
-
-def alive(shape: tuple[int, ...]) -> int:
-    """Batches of inputs of this shape that something still holds."""
-    gc.collect()
-    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
-    return sum(tuple(tensor.shape[1:]) == shape for tensor in tensors)
 
 
 @pytest.mark.parametrize("method", sorted({*METHODS} - {*KEEPING}))

@@ -98,7 +98,7 @@ def test_a_batch_that_cannot_be_learned_leaves_no_trace(
 @any_method
 def test_running_statistics_that_overflow_are_named(method: str) -> None:
     student = learner(method, normed())
-    if method == "slda":
+    if method in ("slda", "gaussians"):
         pytest.skip("it leaves them as they are")
     if method.startswith("gen"):
         pytest.skip("its generator takes no such inputs")

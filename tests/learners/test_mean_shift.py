@@ -187,12 +187,12 @@ def test_images_are_recalled_on_the_first_batch_after_a_change_without_being_tol
 
 def test_memory_counts_means_and_covariances() -> None:
     student, natural = MeanShift(mlp(), SMALL), MeanShift(mlp(), NATURAL)
-    assert student.memory().parameters == 0
+    assert student.memory().statistics == 0
     for learner in (student, natural):
         learner.observe(*batch(0))
-    assert student.memory().parameters == CLASSES * 60
+    assert student.memory().statistics == CLASSES * 60
     assert student.memory().images == 0
-    assert natural.memory().parameters == CLASSES * (18 + 18**2)  # two channels of three by three frequencies
+    assert natural.memory().statistics == CLASSES * (18 + 18**2)  # two channels of three by three frequencies
 
 
 @pytest.mark.parametrize("config", [NATURAL, replace(NATURAL, spread="source")])

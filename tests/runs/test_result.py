@@ -93,6 +93,8 @@ MEMORY = {"images": 2, "image_mb": 0.5, "parameters": 10, "parameter_mb": 0.0000
         ("memory.image_mb", 1e300),
         ("memory.parameters", -1),
         ("memory.parameter_mb", -1.0),
+        ("memory.statistics", -1),
+        ("memory.statistic_mb", 1e300),
         ("steps", -1),
         ("steps", 10**30),
         ("seconds.train", -1.0),
@@ -141,6 +143,16 @@ def test_a_curve_that_no_run_can_have_drawn_is_refused(tmp_path: Path, curve: li
     with pytest.raises(DataError, match=f"^{sentence}") as caught:
         read_result(tmp_path / "result.json")
     assert len(str(caught.value)) < 300
+
+
+def test_a_result_of_a_version_without_statistics_is_read(tmp_path: Path) -> None:
+    write_json(tmp_path / "result.json", as_json(RESULT) | {"memory": MEMORY})
+    memory = read_result(tmp_path / "result.json").memory
+    assert (memory.statistics, memory.statistic_mb) == (0, 0.0)
+    assert (memory.numbers, memory.number_mb) == (10, 0.00004)
+    counted = MemoryCount(0, 0.0, 10, 0.00004, 5, 0.00002)
+    assert counted.numbers == 15
+    assert counted.number_mb == pytest.approx(0.00006)
 
 
 def test_a_result_of_a_version_without_curves_is_read(tmp_path: Path) -> None:

@@ -150,8 +150,8 @@ def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
         _paper(name, "forgetting"),
         f"{memory.images:,.0f}",
         f"{memory.image_mb:.2f}",
-        f"{memory.parameters:,.0f}",
-        f"{memory.parameter_mb:.2f}",
+        f"{memory.numbers:,.0f}",
+        f"{memory.number_mb:.2f}",
         f"{statistics.fmean(run.result.seconds.train + run.result.seconds.evaluate for run in runs):.1f}",
     )
 

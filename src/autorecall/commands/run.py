@@ -273,6 +273,7 @@ def print_result(console: Console, config: RunConfig, result: Result, folder: Pa
     console.print(
         f"extra memory      {memory.images:,} images ({memory.image_mb:.2f} MB), "
         f"{memory.parameters:,} parameters ({memory.parameter_mb:.2f} MB)"
+        + (f", {memory.statistics:,} statistics ({memory.statistic_mb:.2f} MB)" if memory.statistics else "")
     )
     console.print(f"time              {result.seconds.train:.1f} s training, {result.seconds.evaluate:.1f} s testing")
     if result.left_out:

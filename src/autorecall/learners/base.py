@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from .. import precision
 from ..errors import AutorecallError, ConfigError, DivergedError, InputError
+from ..networks.fixed import FixedFeatures
 from ..networks.inputs import Inputs
 from ..networks.resnet import FEWEST_STRIDED
 from ..recall.batch import Recalled
@@ -27,6 +28,7 @@ from ..storage.schema import concrete
 from ..storage.state import State, for_optimizer, integer, mapping, refuse_not_finite, savable, tensor
 from .shared import undo
 from .shared.boundaries import Boundaries, BoundaryConfig
+from .shared.class_gaussians import Likelihoods
 from .shared.finite import all_finite, check_finite, finite
 from .shared.growing import MOST_OUTPUTS, check_outputs, output_layers, set_outputs
 from .shared.modes import evaluating, training
@@ -42,11 +44,18 @@ class Memory:
     images: int = 0
     image_bytes: int = 0
     parameters: int = 0
+    statistics: int = 0
+    """Numbers that sum up what was seen, such as means and covariances, and filters and scales of fixed features."""
 
     @property
     def parameter_bytes(self) -> int:
         """Single precision: 4 bytes per parameter; batch-norm buffers are not counted."""
         return 4 * self.parameters
+
+    @property
+    def statistic_bytes(self) -> int:
+        """Single precision, too; of a symmetric matrix one half is kept."""
+        return 4 * self.statistics
 
 
 @dataclass(frozen=True)
@@ -126,6 +135,7 @@ class Learner(ABC):
             if self.grows and int(y.max()) >= self.classes:
                 ways_back += self._grow(int(y.max()) + 1)
                 self._check_grown(x)
+            self._show(x)
             with training(self.network, self._layers), torch.enable_grad():
                 try:
                     numbers = self.learn(x, y)
@@ -148,6 +158,27 @@ class Learner(ABC):
         self._buffers = KeptBuffers(self._layers)
         parts = (self, self.boundaries) if self.boundaries is not None else (self,)
         return [self._buffers.put_back, undo.draws(self.generator), *map(undo.attributes, parts)]
+
+    def _show(self, x: Tensor) -> None:
+        """Let the first images set the features of a network that has fixed ones."""
+        network = self.network
+        if not isinstance(network, FixedFeatures) or network.settled:
+            return
+        before = KeptBuffers([network])
+        self._undo.append(before.put_back)
+        network.show(self.prepare(x))
+        for name, buffer in network.named_buffers():
+            check_finite(buffer, name_of_buffer(name))
+        if network.settled:
+            self.features_settled()
+
+    def features_settled(self) -> None:  # noqa: B027
+        """The fixed features of the network have changed for the last time: what is known of earlier ones is void."""
+
+    def with_features(self, kept: Memory) -> Memory:
+        """What is kept, and the numbers that make fixed features."""
+        own = self.network.kept_numbers() if isinstance(self.network, FixedFeatures) else 0
+        return replace(kept, statistics=kept.statistics + own)
 
     def take_step(self) -> None:
         """The optimizer's step, if the passes before it left finite statistics; it cannot be undone."""
@@ -201,6 +232,10 @@ class Learner(ABC):
         """For methods that predict the class of the nearest mean of features: labels, and their means."""
         return None
 
+    def likelihoods(self) -> Likelihoods | None:
+        """For methods that add the log-likelihoods of class Gaussians to the network's logits."""
+        return None
+
     def grow(self, outputs: int) -> None:
         """Have this many outputs from now on, for classes that come later. No image changes its class by that.
 
@@ -243,7 +278,7 @@ class Learner(ABC):
 
     def memory(self) -> Memory:
         """What the learner keeps besides the network."""
-        return Memory()
+        return self.with_features(Memory())
 
     def kept_shape(self) -> tuple[int, ...] | None:
         """The shape of the kept images, which all others must have; None if there are none."""

@@ -90,7 +90,7 @@ class ER(Learner):
 
     def memory(self) -> Memory:
         """The images in the reservoir."""
-        return self.reservoir.memory()
+        return self.with_features(self.reservoir.memory())
 
     def kept_shape(self) -> tuple[int, ...] | None:
         """The shape of the images in the reservoir."""

@@ -82,7 +82,7 @@ class GEM(Learner):
 
     def memory(self) -> Memory:
         """The kept images."""
-        return memory_of([images for images, _ in self.kept])
+        return self.with_features(memory_of([images for images, _ in self.kept]))
 
     def kept_shape(self) -> tuple[int, ...] | None:
         """The shape of the kept images."""

@@ -177,7 +177,8 @@ class GEN(Learner):
     def memory(self) -> Memory:
         """The generator, its copy, and the copy of the classifier."""
         networks = (self.vae, self.earlier_vae, self.earlier_network)
-        return Memory(parameters=sum(p.numel() for n in networks if n is not None for p in n.parameters()))
+        kept = sum(p.numel() for n in networks if n is not None for p in n.parameters())
+        return self.with_features(Memory(parameters=kept))
 
     def state_dict(self) -> dict[str, object]:
         """Both networks with their optimizers, and their copies."""

@@ -111,7 +111,7 @@ class ICaRL(Learner):
 
     def memory(self) -> Memory:
         """Exemplars and candidates."""
-        return memory_of([images for _, images in self._images()])
+        return self.with_features(memory_of([images for _, images in self._images()]))
 
     def kept_shape(self) -> tuple[int, ...] | None:
         """The shape of the kept images."""

@@ -20,7 +20,7 @@ from ..errors import ConfigError, DivergedError, InputError
 from ..storage.state import State, tensor
 from .base import Learner, LearnerConfig, Memory
 from .shared import undo
-from .shared.features import forward_pass
+from .shared.features import forward_pass, last_linear
 from .shared.finite import check_finite
 from .shared.modes import evaluating
 from .shared.undo import Undo
@@ -67,7 +67,7 @@ class SLDA(Learner):
         """Refuse a network that does not end in a linear layer, before anything is learned."""
         x, y = super().check(x, y)
         if self._layer is None:
-            self._layer = self._find_layer(x[:1])
+            self._layer = last_linear(self.network, x[:1])
         return x, y
 
     def check_single(self, x: Tensor, what: str) -> None:
@@ -98,6 +98,10 @@ class SLDA(Learner):
         """Attributes only: in eval mode a network stays as it is, and its features may be large buffers."""
         return [undo.attributes(self)]
 
+    def features_settled(self) -> None:
+        """Begin anew: statistics of other features are of no use."""
+        self._begin(0, 0, torch.float32)
+
     def check_state(self) -> None:
         """Nothing to add: the statistics were checked before they were taken in, and no weight has changed."""
 
@@ -115,7 +119,7 @@ class SLDA(Learner):
 
     def memory(self) -> Memory:
         """Means and covariance, in single precision."""
-        return Memory(parameters=self.means.numel() + self.scatter.numel())
+        return self.with_features(Memory(parameters=self.means.numel() + self.scatter.numel()))
 
     def state_dict(self) -> dict[str, object]:
         """The network with its last layer updated, and the statistics."""
@@ -140,17 +144,6 @@ class SLDA(Learner):
         self.counts = torch.zeros(classes, dtype=torch.int64)
         self.means = torch.zeros(classes, features, dtype=kind)
         self.scatter = torch.zeros(features, features, dtype=kind)
-
-    @torch.no_grad()
-    def _find_layer(self, x: Tensor) -> nn.Linear:
-        with evaluating(self.network):
-            passed = forward_pass(self.network, x)
-            made = passed.last_layer(passed.features)
-        if made.shape != passed.logits.shape or not torch.allclose(made, passed.logits, equal_nan=True):
-            raise InputError("the logits are not those of the last nn.Linear alone; use a network that ends in one")
-        if passed.last_layer.bias is None:
-            raise InputError("the last nn.Linear of the network has no bias, which the discriminant needs; give it one")
-        return passed.last_layer
 
     @torch.no_grad()
     def _solve(self) -> None:

@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from .mlp import check_hidden
 
 
 class Gated(nn.Module):
@@ -46,8 +47,7 @@ class GatedMLPConfig:
     """Fraction of hidden values dropped in training."""
 
     def __post_init__(self) -> None:
-        if any(not 1 <= width <= 10**6 for width in self.hidden):
-            raise ConfigError(f"network.hidden is {self.hidden}; every width must be from 1 to 1,000,000")
+        check_hidden(self.hidden)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"network.dropout is {self.dropout}; expected at least 0 and below 1")
 

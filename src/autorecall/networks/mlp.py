@@ -12,6 +12,12 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 
 
+def check_hidden(hidden: tuple[int, ...]) -> None:
+    """Refuse widths of hidden layers that cannot be."""
+    if any(not 1 <= width <= 10**6 for width in hidden):
+        raise ConfigError(f"network.hidden is {hidden}; every width must be from 1 to 1,000,000")
+
+
 @dataclass(frozen=True)
 class MLPConfig:
     """A multi-layer perceptron."""
@@ -22,8 +28,7 @@ class MLPConfig:
     """Widths of the hidden layers."""
 
     def __post_init__(self) -> None:
-        if any(not 1 <= width <= 10**6 for width in self.hidden):
-            raise ConfigError(f"network.hidden is {self.hidden}; every width must be from 1 to 1,000,000")
+        check_hidden(self.hidden)
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         """The network for inputs of this shape; weights come from torch's global generator."""
@@ -38,12 +43,17 @@ class MLP(nn.Module):
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        for width_in, width_out in itertools.pairwise((inputs, *hidden)):
-            layers += [nn.Linear(width_in, width_out), nn.ReLU()]
-        self.layers = nn.Sequential(nn.Flatten(), *layers, nn.Linear((inputs, *hidden)[-1], classes))
+        self.layers = nn.Sequential(nn.Flatten(), *linear_layers(inputs, hidden, classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of a batch."""
         logits: Tensor = self.layers(x)
         return logits
+
+
+def linear_layers(inputs: int, hidden: tuple[int, ...], classes: int) -> list[nn.Module]:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for width_in, width_out in itertools.pairwise((inputs, *hidden)):
+        layers += [nn.Linear(width_in, width_out), nn.ReLU()]
+    return [*layers, nn.Linear((inputs, *hidden)[-1], classes)]

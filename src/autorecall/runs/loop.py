@@ -255,7 +255,12 @@ class RunLoop:
             forgetting=forgetting(status.matrix),
             accuracy_matrix=status.matrix,
             memory=MemoryCount(
-                memory.images, memory.image_bytes / 1e6, memory.parameters, memory.parameter_bytes / 1e6
+                memory.images,
+                memory.image_bytes / 1e6,
+                memory.parameters,
+                memory.parameter_bytes / 1e6,
+                memory.statistics,
+                memory.statistic_bytes / 1e6,
             ),
             steps=status.steps,
             seconds=status.seconds,

@@ -18,7 +18,8 @@ from ..checks import brief
 from ..data.folders import read_image, squared
 from ..errors import DataError, InputError
 from ..learners.base import Learner
-from ..learners.shared.features import forward_pass
+from ..learners.shared.class_gaussians import Likelihoods
+from ..learners.shared.features import features_and_logits, forward_pass
 from ..networks import NetworkConfig
 from ..networks.inputs import Inputs
 from ..storage.formats import stamped, unstamped
@@ -44,10 +45,20 @@ class Description:
 class Model(nn.Module):
     """A trained classifier. Call it with a float batch in [0, 1] for logits, or `predict` with images of any kind."""
 
-    def __init__(self, network: nn.Module, about: Description, labels: Tensor | None, means: Tensor | None) -> None:
-        """With `means`, the class of the nearest mean of features wins; `labels` says whose means they are."""
+    def __init__(
+        self,
+        network: nn.Module,
+        about: Description,
+        labels: Tensor | None,
+        means: Tensor | None,
+        likelihoods: Likelihoods | None = None,
+    ) -> None:
+        """With `means`, the class of the nearest mean of features wins; `labels` says whose means they are.
+
+        `likelihoods` are those of class Gaussians, which are added to the logits.
+        """
         super().__init__()
-        self.network, self.about = network, about
+        self.network, self.about, self.likelihoods = network, about, likelihoods
         self.register_buffer("labels", labels)
         self.register_buffer("means", means)
 
@@ -65,6 +76,9 @@ class Model(nn.Module):
         """Logits of a float batch (N, ...) in [0, 1]."""
         x = self.about.inputs.prepare(x)
         labels, means = self.labels, self.means
+        if self.likelihoods is not None:
+            scores: Tensor = self.likelihoods(*features_and_logits(self.network, x))
+            return scores
         if not isinstance(labels, Tensor) or not isinstance(means, Tensor):
             logits: Tensor = self.network(x)
             return logits
@@ -142,7 +156,10 @@ def save_model(
     weights = mapping(learner.state_dict()["network"])  # which brings a last layer up to date that is solved for
     nearest = learner.class_means()
     labels, means = (None, None) if nearest is None else nearest
-    write_state(path, stamped({"model": to_json(about), "network": dict(weights), "labels": labels, "means": means}))
+    likelihoods = learner.likelihoods()
+    state: dict[str, object] = {"model": to_json(about), "network": dict(weights), "labels": labels, "means": means}
+    gaussians = {} if likelihoods is None else {"likelihoods": dict(likelihoods.state_dict())}
+    write_state(path, stamped(state | gaussians))
 
 
 def load_model(folder: str | Path) -> Model:
@@ -161,8 +178,9 @@ def load_model(folder: str | Path) -> Model:
         network.load_state_dict(mapping(state["network"]))
         labels, means = state["labels"], state["means"]
         nearest = (None, None) if labels is None else (tensor(labels), tensor(means))
+        gaussians = Likelihoods.from_state(mapping(state["likelihoods"])) if "likelihoods" in state else None
     except DataError:
         raise
     except Exception as error:  # another version's, or somebody's own
         raise DataError(f"{path} is not a model of this version of autorecall ({type(error).__name__})") from error
-    return Model(network, about, *nearest).eval()
+    return Model(network, about, nearest[0], nearest[1], gaussians).eval()

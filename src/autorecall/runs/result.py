@@ -31,6 +31,19 @@ class MemoryCount:
     image_mb: float
     parameters: int
     parameter_mb: float
+    statistics: int = 0
+    """Means, covariances, filters and the like; earlier results count those of slda as parameters."""
+    statistic_mb: float = 0.0
+
+    @property
+    def numbers(self) -> int:
+        """Parameters and statistics."""
+        return self.parameters + self.statistics
+
+    @property
+    def number_mb(self) -> float:
+        """What they take."""
+        return self.parameter_mb + self.statistic_mb
 
 
 @dataclass(frozen=True)
@@ -128,6 +141,8 @@ def _check_figures(result: Result) -> None:
         ("memory.image_mb", memory.image_mb, 0, MOST),
         ("memory.parameters", memory.parameters, 0, MOST),
         ("memory.parameter_mb", memory.parameter_mb, 0, MOST),
+        ("memory.statistics", memory.statistics, 0, MOST),
+        ("memory.statistic_mb", memory.statistic_mb, 0, MOST),
         ("steps", result.steps, 0, MOST),
         ("left_out", result.left_out, 0, MOST),
         ("seconds.train", seconds.train, 0, MOST),

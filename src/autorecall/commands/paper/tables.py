@@ -15,8 +15,13 @@ from .study import Place, Row, Study, write_table
 from .table import Cell, Figure, Table
 
 LABELS = {
-    **{"icarl": "iCaRL (5 iter)", "gem": "GEM", "lwf": "Distill (LwF)"},
-    **{"mean-shift": "Mean shift (not in the paper)", "slda": "Streaming LDA (not in the paper)"},
+    "icarl": "iCaRL (5 iter)",
+    "gem": "GEM",
+    "lwf": "Distill (LwF)",
+    "mean-shift": "Mean shift (not in the paper)",
+    "slda": "Streaming LDA (not in the paper)",
+    "gaussians": "Class Gaussians (not in the paper)",
+    "patches": "Patch filters, streaming LDA (not in the paper)",
 }
 SPREADS = "Mean ± standard deviation over seeds, in percent; what ± means in the paper differs from row to row."
 _BASELINE = Published(26.9, 1.1, 9.6, 3.7)  # ARM in the table of distillation; 26.4 ± 1.2 in the others
@@ -32,7 +37,7 @@ class MainTable(Study):
         self._title, self._chance = title, chance
 
     def rows(self, seeds: int, fraction: float) -> list[Row]:
-        """Every row of the paper's table, and our own."""
+        """Every row of the paper's table, and those of our own."""
         names = [name for name in PRESETS if name.startswith(f"{self.name}/") and not _of_other_table(name)]
         return [Row.of(_label(name), name, seeds, fraction) for name in names]
 
@@ -57,8 +62,8 @@ class MainTable(Study):
             row.label,
             memory.images,
             f"{memory.image_mb:.2f}",
-            memory.parameters,
-            f"{memory.parameter_mb:.2f}",
+            memory.numbers,
+            f"{memory.number_mb:.2f}",
             _replayed(row.config.learner),
             len(runs),
             *_beside([run.result.accuracy for run in runs], published, "accuracy", row.config.fraction == 1),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from ...errors import InputError
+from ...networks.fixed import FixedFeatures
+from .modes import evaluating
 
 
 @dataclass(frozen=True)
@@ -41,3 +44,25 @@ def forward_pass(network: nn.Module, x: Tensor) -> ForwardPass:
             "the last nn.Linear of the network does not get one row per input; use a network that ends in one"
         )
     return ForwardPass(features, layer, logits)
+
+
+def features_and_logits(network: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The fixed features of a batch, or else those of the last layer, and the logits made from them."""
+    if isinstance(network, FixedFeatures):
+        features = network.features(x)
+        return features, network.classify(features)
+    passed = forward_pass(network, x)
+    return passed.features, passed.logits
+
+
+@torch.no_grad()
+def last_linear(network: nn.Module, x: Tensor) -> nn.Linear:
+    """The linear layer that a network ends in, to be solved for, or an InputError."""
+    with evaluating(network):
+        passed = forward_pass(network, x)
+        made = passed.last_layer(passed.features)
+    if made.shape != passed.logits.shape or not torch.allclose(made, passed.logits, equal_nan=True):
+        raise InputError("the logits are not those of the last nn.Linear alone; use a network that ends in one")
+    if passed.last_layer.bias is None:
+        raise InputError("the last nn.Linear of the network has no bias, which the discriminant needs; give it one")
+    return passed.last_layer

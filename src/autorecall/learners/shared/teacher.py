@@ -147,7 +147,7 @@ class TaughtLearner(Learner):
 
     def memory(self) -> Memory:
         """The teacher's parameters."""
-        return Memory(parameters=self.teacher.parameters())
+        return self.with_features(Memory(parameters=self.teacher.parameters()))
 
     def state_dict(self) -> dict[str, object]:
         """The network, its optimizer and the teacher."""

@@ -1,0 +1,215 @@
+"""Small filters learned from patches of the first images, without labels: Coates, Lee and Ng (2011), online.
+
+A patch less its mean, over its deviation, is whitened and compared with filters of length 1. How far the response goes
+beyond a threshold, in either direction, is averaged over the cells of a grid; its square root is a feature. The first
+half of `first_images` gives mean and covariance of patches, the second half moves filters that were drawn at random to
+the centroids of the patches that respond most to them (spherical k-means). No patch is kept. Before these features, the
+frequencies of `descriptor` may come.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..checks import brief, check_counts, check_not_negative, check_positive
+from ..errors import ConfigError
+from ..moments import merged
+from .descriptor import DescriptorConfig, Frequencies
+from .fixed import FixedFeatures, image_shape
+from .mlp import check_hidden
+
+QUIET = 1e-3  # added to mean responses before their square root
+FORGET = 0.9  # weight of earlier batches, by which centroids forget how they began
+BATCH = 20  # images whose patches are held at a time
+
+
+@dataclass(frozen=True)
+class PatchesConfig:
+    """Filters of patches, set by the first images, and layers that can be trained."""
+
+    kind: ClassVar[str] = "patches"
+
+    filters: int = 148
+    """Number of filters; each gives two features per cell of the grid."""
+
+    size: int = 6
+    """Height and width of a patch."""
+
+    grid: int = 2
+    """Cells in each direction over which responses are averaged."""
+
+    threshold: float = 0.5
+    """What a response must exceed."""
+
+    contrast: float = 10 / 255**2
+    """Added to the variance of a patch, so that flat ones stay faint."""
+
+    whitening: float = 0.1
+    """Added to the variances of patches in all directions before they are made equal."""
+
+    mirror: bool = True
+    """Describe an image and its mirror image alike, as is right for natural images and wrong for digits."""
+
+    frequencies: int = 0
+    """Frequencies of pixels and edges in each direction that come first, as in `descriptor`; 0 for none."""
+
+    hidden: tuple[int, ...] = ()
+    """Widths of the hidden layers on top; none for one linear layer."""
+
+    first_images: int = 100
+    """Images of the stream that set the filters."""
+
+    def __post_init__(self) -> None:
+        check_counts(self, "network", "filters", "size", "grid", "first_images")
+        check_not_negative(self, "network", "threshold")
+        check_positive(self, "network", "contrast", "whitening")
+        check_hidden(self.hidden)
+        if self.size > 100:
+            raise ConfigError(f"network.size is {brief(self.size)}; expected a patch of 1 to 100 rows")
+        if self.frequencies:
+            _ = self.descriptor  # refuses what is out of range
+
+    @property
+    def descriptor(self) -> DescriptorConfig:
+        """The descriptor that comes first."""
+        return DescriptorConfig(
+            self.frequencies, self.frequencies, map_size=max(8, self.frequencies), mirror=self.mirror
+        )
+
+    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        """The network for images of this shape; filters and weights come from torch's global generator."""
+        least = max(self.size + self.grid - 1, self.descriptor.map_size if self.frequencies else 1)
+        return Patches(image_shape(self.kind, input_shape, least), self, classes)
+
+
+class Patches(FixedFeatures):
+    """Responses to filters that the first images set."""
+
+    def __init__(self, shape: tuple[int, int, int], config: PatchesConfig, classes: int) -> None:
+        frequencies = Frequencies(shape, config.descriptor) if config.frequencies else None
+        features = 2 * config.filters * config.grid**2 + (0 if frequencies is None else frequencies.count)
+        super().__init__(features, config.hidden, classes, config.first_images)
+        self.config, self.frequencies = config, frequencies
+        channels, height, width = shape
+        values = channels * config.size**2
+        self.places = (height - config.size + 1) * (width - config.size + 1)
+        self.register_buffer("patch_mean", torch.zeros(values))
+        self.register_buffer("whitening", torch.zeros(values, values))  # at first the scatter it is made of
+        self.register_buffer("centroids", F.normalize(torch.randn(config.filters, values), dim=1))
+        cells = _cells(height - config.size + 1, config.grid), _cells(width - config.size + 1, config.grid)
+        self.register_buffer("cells", torch.kron(*cells), persistent=False)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Frequencies, if any, and the square roots of mean responses."""
+        respond = self._mirrored if self.config.mirror else self._plain
+        means = torch.cat([respond(self._patches(part), *self.filters()) for part in _chunks(x)])
+        both, difference = means[:, 0], means[:, 1]
+        up_and_down = torch.stack([both + difference, both - difference], 1) / 2
+        found = (up_and_down.clamp_min(0) + QUIET).sqrt().flatten(1)
+        return found if self.frequencies is None else torch.cat([self.frequencies(x), found], 1)
+
+    def filters(self) -> tuple[Tensor, Tensor]:
+        """Filters of normalized patches, whitening included, and what is added to their responses."""
+        centroids = F.normalize(self.get_buffer("centroids"), dim=1)
+        if int(self.get_buffer("shown")) < self._first_half:
+            return centroids, -(centroids @ self.get_buffer("patch_mean"))
+        filters = centroids @ self.get_buffer("whitening")
+        return filters, -(filters @ self.get_buffer("patch_mean"))
+
+    def take(self, x: Tensor, shown: int) -> None:
+        """First the covariance of patches, then the centroids."""
+        earlier = max(0, self._first_half - shown)
+        for part in _chunks(x[:earlier]):
+            self._add_to_scatter(self._rows(part), shown)
+            shown += len(part)
+        if 0 < earlier <= len(x):
+            self._whiten(shown * self.places)
+        for part in _chunks(x[earlier:]):
+            self._move_centroids(self._rows(part))
+
+    @property
+    def _first_half(self) -> int:
+        return (self.first_images + 1) // 2
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """Every patch of every image, less its mean and over its deviation: (images, values, places)."""
+        size = self.config.size
+        patches = x.unfold(2, size, 1).unfold(3, size, 1).permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
+        patches = patches - patches.mean(1, keepdim=True)
+        variance = patches.square().sum(1, keepdim=True) / max(patches.shape[1] - 1, 1)
+        return patches * (variance + self.config.contrast).rsqrt()
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """The same, one row per patch."""
+        return self._patches(x).transpose(1, 2).flatten(0, 1)
+
+    def _plain(self, patches: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
+        """Mean responses beyond the threshold, without and with their sign: (images, 2, filters, rows, columns)."""
+        # One image at a time: its responses stay in cache.
+        found = [self._beyond(torch.addmm(offsets[:, None], filters, image)) for image in patches]
+        return self._on_grid(torch.stack(found))
+
+    def _mirrored(self, patches: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
+        """The same, averaged with those of mirrored filters.
+
+        What a mirror leaves and what it negates, of filters and patches, give both for the price of one.
+        """
+        even, odd = (part / 2 for part in _even_and_odd(filters, self.config.size))
+        found = []
+        for left, negated in zip(*_even_and_odd(patches, self.config.size), strict=True):
+            same, other = torch.addmm(offsets[:, None], even, left), odd @ negated
+            found += [self._beyond(same + other), self._beyond(same - other)]
+        means = self._on_grid(torch.stack(found))
+        return (means[::2] + means[1::2].flip(-1)) / 2
+
+    def _beyond(self, responses: Tensor) -> Tensor:
+        """Means over the cells of the grid of what is beyond the threshold, without and with its sign."""
+        beyond, cells = F.softshrink(responses, self.config.threshold), self.get_buffer("cells").T
+        return torch.stack([beyond.abs() @ cells, beyond @ cells])
+
+    def _on_grid(self, means: Tensor) -> Tensor:
+        return torch.unflatten(means, -1, (self.config.grid, self.config.grid))
+
+    def _add_to_scatter(self, patches: Tensor, shown: int) -> None:
+        mean, deviations = merged(self.get_buffer("patch_mean"), shown * self.places, patches)
+        self.get_buffer("patch_mean").copy_(mean)
+        self.get_buffer("whitening").addmm_(deviations.T, deviations)
+
+    def _whiten(self, count: int) -> None:
+        """Replace the scatter by the symmetric matrix that whitens (ZCA)."""
+        scatter = self.get_buffer("whitening")
+        variances, axes = torch.linalg.eigh(scatter.double() / count)
+        scatter.copy_(axes * (variances.clamp_min(0) + self.config.whitening).rsqrt() @ axes.T)
+
+    def _move_centroids(self, patches: Tensor) -> None:
+        """Every patch draws the centroid it responds most to, in either direction, as much as it responds."""
+        white = F.normalize((patches - self.get_buffer("patch_mean")) @ self.get_buffer("whitening"), dim=1)
+        kept = self.get_buffer("centroids")
+        responses = white @ F.normalize(kept, dim=1).T
+        nearest = responses.abs().argmax(1)
+        white *= responses.gather(1, nearest[:, None])
+        kept.mul_(FORGET).index_add_(0, nearest, white)
+
+
+def _chunks(x: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(x, BATCH) if len(x) else ()
+
+
+def _cells(size: int, cells: int) -> Tensor:
+    """The matrix that averages `size` values over cells that cover them evenly, alike from both ends."""
+    averages: Tensor = F.adaptive_avg_pool1d(torch.eye(size)[None], cells)[0].T.contiguous()
+    return averages
+
+
+def _even_and_odd(values: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Sums and differences of columns that a mirror swaps; a middle one, which has no other, times √2."""
+    columns, half = torch.unflatten(values, 1, (-1, width)), width // 2
+    one, other = columns[:, :, :half], columns.flip(2)[:, :, :half]
+    middle = math.sqrt(2) * columns[:, :, half : width - half]
+    return torch.cat([one + other, middle], 2).flatten(1, 2), (one - other).flatten(1, 2)
