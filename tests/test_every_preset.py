@@ -11,6 +11,7 @@ import pytest
 from autorecall import GENConfig, GENMIRConfig, PatchesConfig, ResNet18Config
 from autorecall.config import RunConfig
 from autorecall.data import Dataset, Split, from_arrays
+from autorecall.learners.shared.algorithm1 import RecallConfig
 from autorecall.presets import PRESETS
 from autorecall.runs.folder import read_config
 from autorecall.runs.result import read_result
@@ -37,6 +38,9 @@ def quick(config: RunConfig) -> RunConfig:
         short = replace(short, network=replace(short.network, filters=5))
     if isinstance(short.learner, GENConfig):  # or it takes half a minute
         short = replace(short, learner=replace(short.learner, groups=2, steps_per_batch=2, image_size=None))
+    if isinstance(short.learner, RecallConfig):
+        fewer = min(short.learner.recalled_images, 12), min(short.learner.ascent_steps, 2)
+        short = replace(short, learner=replace(short.learner, recalled_images=fewer[0], ascent_steps=fewer[1]))
     if isinstance(short.learner, GENMIRConfig):
         short = replace(short, learner=replace(short.learner, ascent_steps=1))
     return short
