@@ -56,7 +56,7 @@ def numbers(place: Path, seen: set[str]) -> Iterator[tuple[str, Values]]:
                 yield f"{path.name}: {name}", np.atleast_1d(values).astype(np.float64).ravel()
         if path.suffix == ".png":
             picture = Image.open(path).convert("L")
-            for side in range(30, 200):  # an image may have been drawn larger
+            for side in range(200, SIDE, -1):  # an image may have been drawn larger
                 small = picture.resize((picture.width * SIDE // side, picture.height * SIDE // side))
                 pixels = np.asarray(small, dtype=np.float64)
                 if min(pixels.shape) >= SIDE and not any(name.startswith(path.name) for name in seen):
