@@ -2,7 +2,7 @@
 
 A new output begins a little below the mean of those there are. So it is never the largest, and no image changes its
 class. It must be below, because the teacher's answers would make every recalled image a bit of a new class; far below,
-the new class could hardly be learned. An output that was there all along, unused, is about 1 below on a short stream.
+the new class could hardly be learned. scripts/new_outputs.py tries several.
 """
 
 from __future__ import annotations
