@@ -24,11 +24,12 @@ from ..networks.inputs import Inputs
 from ..networks.vae import VAE, ConvVAEConfig, MLPVAEConfig, draw
 from ..recall.copies import in_passes
 from ..storage.state import State, for_optimizer, integer, integers, mapping, savable, tensor
-from .base import Learner, LearnerConfig, Memory, check_optimized
+from .base import Learner, LearnerConfig, Memory
 from .shared import undo
 from .shared.boundaries import Boundaries, BoundaryConfig
 from .shared.finite import finite
 from .shared.frozen_copy import frozen_copy
+from .shared.inspection import check_optimized
 from .shared.undo import Undo
 
 PROBABILITY = 1e-5  # lower bound on outputs in the loss on soft labels

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from ..checks import brief, check_counts
 from ..errors import ConfigError
-from ..moments import merged
 from .fixed import FixedFeatures, cosines, image_shape
 from .mlp import check_hidden
+from .moments import merged
 
 TINY = 1e-12  # keeps the gradient of a square root finite where an image is flat
 DARK = 1e-3  # added to energies before their square root

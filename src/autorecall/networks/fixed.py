@@ -73,8 +73,8 @@ def image_shape(kind: str, shape: tuple[int, ...], least: int) -> tuple[int, int
     return channels, height, width
 
 
-def cosines(size: int, frequencies: int) -> Tensor:
+def cosines(size: int, frequencies: int, kind: torch.dtype = torch.float32) -> Tensor:
     """The first rows of the orthonormal discrete cosine transform (DCT-II) of `size` values."""
-    places, rows = torch.arange(size) + 0.5, torch.arange(frequencies)[:, None]
-    scale = math.sqrt(2 / size) * torch.where(rows == 0, math.sqrt(0.5), 1.0)
+    places, rows = torch.arange(size, dtype=kind) + 0.5, torch.arange(frequencies, dtype=kind)[:, None]
+    scale = math.sqrt(2 / size) * torch.where(rows == 0, torch.tensor(0.5, dtype=kind).sqrt(), 1.0)
     return scale * torch.cos(math.pi / size * rows * places)

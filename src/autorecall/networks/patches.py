@@ -19,10 +19,10 @@ from torch.nn import functional as F
 
 from ..checks import brief, check_counts, check_not_negative, check_positive
 from ..errors import ConfigError
-from ..moments import merged
 from .descriptor import DescriptorConfig, Frequencies
 from .fixed import FixedFeatures, image_shape
 from .mlp import check_hidden
+from .moments import merged
 
 QUIET = 1e-3  # added to mean responses before their square root
 FORGET = 0.9  # weight of earlier batches, by which centroids forget how they began

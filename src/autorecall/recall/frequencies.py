@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 
 import torch
 from torch import Tensor
+
+from ..networks.fixed import cosines
 
 
 def low_frequencies(images: Tensor, count: int) -> Tensor:
@@ -28,8 +29,5 @@ def from_low_frequencies(coefficients: Tensor, height: int, width: int) -> Tenso
 
 @cache
 def _cosines(size: int, count: int, dtype: torch.dtype) -> Tensor:
-    """The first rows of the orthonormal DCT-II of this size."""
-    places, frequencies = torch.arange(size, dtype=torch.float64), torch.arange(min(count, size), dtype=torch.float64)
-    waves = torch.cos(math.pi / size * frequencies[:, None] * (places + 0.5)) * math.sqrt(2 / size)
-    waves[0] /= math.sqrt(2)
-    return waves.to(dtype)
+    """As many rows as there are, rounded once."""
+    return cosines(size, min(count, size), torch.float64).to(dtype)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...errors import DivergedError, InputError
-from ...moments import merged
+from ...networks.moments import merged
 from ...storage.state import State, tensor
 from .finite import check_finite
 

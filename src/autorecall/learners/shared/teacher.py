@@ -13,12 +13,13 @@ from torch.optim import Optimizer
 from ...checks import brief
 from ...errors import ConfigError
 from ...storage.state import State, mapping
-from ..base import Learner, Memory, name_of_buffer
+from ..base import Learner, Memory
 from . import undo
 from .boundaries import MOST, Boundaries, BoundaryConfig
 from .finite import all_finite, check_finite
 from .frozen_copy import frozen_copy
 from .growing import output_layers
+from .inspection import name_of_buffer
 from .undo import Undo
 
 

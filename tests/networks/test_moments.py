@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import torch
 from hypothesis import given
 
-from autorecall.moments import merged
+from autorecall.networks.moments import merged
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=6))
