@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .figures import Accuracy, Diversity, History, Suppressed
+from .findings import Findings
 from .gradients import Gradients
 from .recalled import RecalledImages
 from .starts import RecallStarts
@@ -24,6 +25,7 @@ STUDIES: dict[str, Study] = {
         Diversity(),
         Suppressed(),
         Selection(),
+        Findings(),
         PublishedOrder(),
         Choices(),
         RecallStarts(),

@@ -133,14 +133,19 @@ class Diversity(Study):
             for weight in self._WEIGHTS
         ]
 
-    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
-        """A curve for each dataset, and the numbers."""
+    def points(self, place: Place, seeds: int, fraction: float) -> dict[str, list[tuple[float, Figure]]]:
+        """For each dataset with runs, λ3 and the accuracy that it gave."""
         curves: dict[str, list[tuple[float, Figure]]] = {}
         for row in self.rows(seeds, fraction):
             accuracy = Figure.over([run.result.accuracy for run in place.runs(row)])
             if accuracy is not None:
                 weight = float(getattr(row.config.learner, "diversity"))  # noqa: B009 - it is ARM's
                 curves.setdefault(row.label, []).append((weight, accuracy))
+        return curves
+
+    def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
+        """A curve for each dataset, and the numbers."""
+        curves = self.points(place, seeds, fraction)
         if not curves:
             return []
         figure = drawing.new_figure(3.2 * len(curves) + 0.4, 3.0)

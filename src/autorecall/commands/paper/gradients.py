@@ -10,7 +10,7 @@ originator class far more negatively than it prints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -82,6 +82,16 @@ class Correlations:
     images: int
     values: list[Correlation]
 
+    @property
+    def layers(self) -> list[str]:
+        """From the lowest to the highest, then All."""
+        return list(dict.fromkeys(value.layer for value in self.values))
+
+    def value(self, layer: str, kind: str, with_class: str) -> Correlation:
+        """That of one layer."""
+        wanted = (layer, kind, with_class)
+        return next(value for value in self.values if (value.layer, value.kind, value.with_class) == wanted)
+
 
 class Gradients(Study):
     """Correlations of gradients, per layer."""
@@ -100,19 +110,24 @@ class Gradients(Study):
     def _numbers(self, place: Place, row: Row, fraction: float) -> Path:
         return place.file(f"gradients-{row.label}", fraction, "json")
 
+    def measured(self, place: Place, fraction: float) -> dict[str, Correlations]:
+        """What was found so far, by dataset."""
+        paths = {row.label: self._numbers(place, row, fraction) for row in self.rows(1, fraction)}
+        return {dataset: _read(path) for dataset, path in paths.items() if path.exists()}
+
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """Measured, unless its numbers are there; then as tables and a figure."""
         written: list[Path] = []
-        found: dict[str, Correlations] = {}
         for row in self.rows(seeds, fraction):
             numbers = self._numbers(place, row, fraction)
             end = None if numbers.exists() else kept(place, row)
             if end is not None:
                 make_folder(numbers.parent)
                 write_json(numbers, asdict(correlations(end, IMAGES)))
-            if numbers.exists():
-                found[row.label] = read = _read(numbers)
-                written += [numbers, *write_table(place, f"gradients-{row.label}", fraction, _table(row.label, read))]
+            written += [numbers] if numbers.exists() else []
+        found = self.measured(place, fraction)
+        for dataset, measured in found.items():
+            written += write_table(place, f"gradients-{dataset}", fraction, _table(dataset, measured))
         if found:
             written += self._draw(place, fraction, found)
         return written
@@ -122,9 +137,9 @@ class Gradients(Study):
         axes = figure.subplots(len(found), 2, squeeze=False, sharey=True)
         for line, (dataset, measured) in zip(axes, found.items(), strict=True):
             for ax, kind in zip(line, KINDS, strict=True):
-                layers = [layer for layer in _layers(measured) if layer != "All"]
+                layers = [layer for layer in measured.layers if layer != "All"]
                 for shift, with_class, colour in zip((-0.17, 0.17), CLASSES, drawing.COLOURS, strict=False):
-                    values = [_value(measured, layer, kind, with_class) for layer in layers]
+                    values = [measured.value(layer, kind, with_class) for layer in layers]
                     ax.bar(
                         np.arange(len(layers)) + shift,
                         [value.mean for value in values],
@@ -151,7 +166,7 @@ def _read(path: Path) -> Correlations:
     except AutorecallError as error:
         raise DataError(f"{path}: {error}") from error
     assert isinstance(found, Correlations)
-    wanted = {(layer, kind, c) for layer in _layers(found) for kind in KINDS for c in CLASSES}
+    wanted = {(layer, kind, c) for layer in found.layers for kind in KINDS for c in CLASSES}
     if not found.values or wanted != {(value.layer, value.kind, value.with_class) for value in found.values}:
         raise DataError(f"{path} lacks some layers, or has others twice; remove it to measure again")
     return found
@@ -226,17 +241,8 @@ def _resnet_layer(name: str) -> str:
     return "Conv 1" if first == "stem" else "FC"
 
 
-def _layers(measured: Correlations) -> Sequence[str]:
-    return list(dict.fromkeys(value.layer for value in measured.values))
-
-
-def _value(measured: Correlations, layer: str, kind: str, with_class: str) -> Correlation:
-    wanted = (layer, kind, with_class)
-    return next(value for value in measured.values if (value.layer, value.kind, value.with_class) == wanted)
-
-
 def _table(dataset: str, measured: Correlations) -> Table:
-    lines = [[layer, *_cells(dataset, measured, layer)] for layer in _layers(measured)]
+    lines = [[layer, *_cells(dataset, measured, layer)] for layer in measured.layers]
     columns = [f"{kind}, {with_class}" for kind in KINDS for with_class in CLASSES]
     header = ["layer", *(word for column in columns for word in (column, f"{column}, published"))]
     title = f"Correlation of the gradients of {measured.images:,} recalled and real images, {DATASETS[dataset]}"
@@ -248,6 +254,6 @@ def _cells(dataset: str, measured: Correlations, layer: str) -> Iterator[Cell]:
     published = PUBLISHED[dataset].get(layer, ("",) * 4)
     cases = ((kind, with_class) for kind in KINDS for with_class in CLASSES)
     for (kind, with_class), printed in zip(cases, published, strict=True):
-        value = _value(measured, layer, kind, with_class)
+        value = measured.value(layer, kind, with_class)
         yield Figure(value.mean, value.deviation, digits=3)
         yield printed.replace("-", "−")

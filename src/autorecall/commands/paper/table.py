@@ -107,6 +107,15 @@ class Table:
         return lines.getvalue()
 
 
+def signed(value: float) -> str:
+    """A difference, with its sign.
+
+    >>> signed(-1.25), signed(0.5)
+    ('−1.2', '+0.5')
+    """
+    return f"{value:+.1f}".replace("-", "−")
+
+
 def _text(cell: Cell) -> str:
     return "" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
 

@@ -12,7 +12,7 @@ from ...presets import PRESETS, Published
 from ...storage.schema import differences, field_of
 from ..rows import Run
 from .study import Place, Row, Study, write_table
-from .table import Cell, Figure, Table
+from .table import Cell, Figure, Table, signed
 
 LABELS = {
     "icarl": "iCaRL (5 iter)",
@@ -232,9 +232,9 @@ class Ablation(Study):
                     row.label,
                     len(runs),
                     *_beside([run.result.accuracy for run in runs], published, "accuracy", fraction == 1)[:1],
-                    None if first else _signed(accuracy.value - base.value),
+                    None if first else signed(accuracy.value - base.value),
                     _printed(published, "accuracy"),
-                    None if first else _signed(published.accuracy - usual.accuracy),
+                    None if first else signed(published.accuracy - usual.accuracy),
                     forgetting,
                     _printed(published, "forgetting"),
                 ]
@@ -328,10 +328,6 @@ def _printed(published: Published, what: str) -> str | None:
     """A figure as the paper prints it."""
     mean, spread = getattr(published, what), getattr(published, f"{what}_spread")
     return None if mean is None else f"{mean} ± {spread}" if spread is not None else f"{mean}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.1f}".replace("-", "−")
 
 
 def _part(title: str, fraction: float) -> str:

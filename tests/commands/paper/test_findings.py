@@ -1,0 +1,93 @@
+"""The paper's findings, each borne out or not by runs whose figures are known."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autorecall.commands.paper import STUDIES
+from autorecall.commands.paper.findings import recalled_by_task
+from autorecall.commands.paper.study import Place, Row
+from autorecall.commands.rows import Run
+from autorecall.storage.files import read_json, write_json
+
+from .worlds import write_run
+
+STUDY = STUDIES["findings"]
+TASKS, STEPS = 5, 20
+
+
+def shares_of(task: int, favourite: int, strength: float) -> list[float]:
+    """Ten classes: some of the images show a favourite task, the rest all tasks up to the present one alike."""
+    tasks = np.array([1.0 / (task + 1) if number <= task else 0.0 for number in range(TASKS)]) * (1 - strength)
+    tasks[favourite] += strength
+    return [share / 2 for share in tasks for _ in range(2)]
+
+
+def write_known(out: Path, row: Row, last: list[float], favourite: int | None, strength: float = 0.5) -> None:
+    """A run that ends with these accuracies and recalls this task most; None is the latest earlier one."""
+    folder = write_run(out, row.preset, row.config, sum(last) / TASKS)
+    result = read_json(folder / "result.json")
+    assert isinstance(result, dict)
+    rows = [[10.0 * (number <= task) for number in range(TASKS)] for task in range(TASKS - 1)]
+    write_json(folder / "result.json", result | {"accuracy_matrix": [*rows, last]})
+    lines = ["step," + ",".join(f"recalled_class_{number}" for number in range(10))]
+    for step in range(STEPS):
+        task = step * TASKS // STEPS
+        wanted = favourite if favourite is not None else task - 1
+        shares = [""] * 10 if task == 0 else [str(value) for value in shares_of(task, wanted, strength)]
+        lines.append(f"{step + 1}," + ",".join(shares))
+    (folder / "history.csv").write_text("\n".join(lines) + "\n")
+
+
+def found(out: Path) -> dict[str, tuple[str, str]]:
+    STUDY.write(Place(out), 1, 1.0)
+    with (out / "paper" / "findings.csv").open(newline="", encoding="utf-8") as file:
+        return {line["the paper found"]: (line["here"], line["agrees"]) for line in csv.DictReader(file)}
+
+
+def test_shares_of_tasks_are_means_over_the_steps_of_a_task(tmp_path: Path) -> None:
+    row = STUDY.rows(1, 1.0)[0]
+    write_known(tmp_path, row, [50.0, 1.0, 2.0, 3.0, 4.0], 0)
+    (run,) = Place(tmp_path).runs(row)
+    assert isinstance(run, Run)
+    np.testing.assert_allclose(recalled_by_task(run, 1), [0.75, 0.25, 0, 0, 0])
+    np.testing.assert_allclose(recalled_by_task(run, -1), [0.6, 0.1, 0.1, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_a_finding_agrees_or_not_with_the_runs(tmp_path: Path, agrees: bool) -> None:
+    arm = STUDY.rows(1, 1.0)[0]
+    write_known(tmp_path, arm, [50.0, 12.0, 2.0, 3.0, 4.0] if agrees else [1.0, 5.0, 2.0, 3.0, 4.0], 0 if agrees else 3)
+    tenth = {
+        row.label: row for row in STUDY.rows(1, 1.0) if row.config.fraction == 0.1 and row.config.dataset == "cifar10"
+    }
+    ends = {"λ3 = 0": 5.0, "Start from noise": 8.0, "λ5 = 0": 19.5, "λ6 = 0": 20.5, "S = 5 (halved)": 12.0}
+    if not agrees:
+        ends |= {"S = 5 (halved)": 1.0, "λ6 = 0": 24.0}
+    for label, accuracy in ends.items():
+        write_known(tmp_path, tenth[label], [accuracy] * TASKS, 0)
+    write_known(tmp_path, tenth["Baseline"], [20.0] * TASKS, 0)
+    write_known(tmp_path, tenth["λ3 = 1"], [9.0] * TASKS, None if agrees else 0)
+    write_known(tmp_path, tenth["two recalls per step"], [80.0, 0, 0, 0, 0] if agrees else [30.0] * TASKS, 0)
+    lines = found(tmp_path)
+    assert {verdict for _, verdict in lines.values()} == {"yes" if agrees else "no"}
+    assert len(lines) == 8  # nothing is said of gradients, nor of λ3 with a single dataset of two weights
+    assert "Two recalls per step keep the first task and suppress the others" in lines
+    start = lines["Real images to start from and the entropy term (λ3) matter most"][0]
+    assert "λ3 = 0 -15.0" in start
+    assert "Start from noise -12.0" in start
+
+
+def test_the_best_weight_of_diversity_must_be_high(tmp_path: Path) -> None:
+    rows = [row for row in STUDIES["diversity"].rows(1, 1.0) if row.label == "mnist"]
+    for row, accuracy in zip(rows, (10.0, 20.0, 30.0, 25.0, 40.0), strict=True):
+        write_run(tmp_path, row.preset, row.config, accuracy)
+    assert found(tmp_path)["High λ3 is best for 10 classes"] == ("MNIST: best at λ3 = 64", "yes")
+
+
+def test_without_runs_nothing_is_written(tmp_path: Path) -> None:
+    assert STUDY.write(Place(tmp_path), 1, 1.0) == []
