@@ -2,14 +2,17 @@
 
     python scripts/scaling.py        # on an idle machine, about two minutes
 
-Operations are counted (torch's flop counter, a multiplication and an addition are two), seconds measured. The last line
-draws on from the operations per second that were reached: an estimate, not a measurement.
+Operations are counted (torch's flop counter, a multiplication and an addition are two). Seconds are measured, and so is
+memory: the most that a process of its own held beyond what it held before the learner was made. The last line draws on
+from the operations per second that were reached: an estimate, not a measurement.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import resource
 import statistics
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -46,24 +49,51 @@ def per_step(gflop: float) -> float:
     return IMAGES * gflop * (2 * STEPS * 2 + 3 * 3 + 2)
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Of one network and one size of images."""
+
+    parameters: int
+    gflop: float
+    seconds: float
+    megabytes: float
+
+
+def cost(case: tuple[int, int, int]) -> Cost:
+    """Measured in a process of its own, since a process does not say how much memory it needs at the moment."""
+    channels, side, classes = case
+    torch.manual_seed(0)
+    network = ResNet18Config(channels).build((3, side, side), classes)
+    step = per_step(forward_gflop(network, side))
+    before = held_megabytes()
+    learner = ARM(network, replace(always_recalling(PRESETS["cifar10/arm"].config), recalled_images=100))
+    x, y = torch.rand(IMAGES, 3, side, side), torch.arange(IMAGES)
+    with limited_threads(max(1, cores() // 2)):
+        times = [seconds_of(partial(learner.observe, x, y)) for _ in range(5)]
+    count = sum(p.numel() for p in network.parameters())
+    return Cost(count, step, statistics.median(times[2:]), held_megabytes() - before)
+
+
+def held_megabytes() -> float:
+    """The most that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
 def main() -> None:
     """Measure and print."""
-    config = PRESETS["cifar10/arm"].config
     rates = []
-    print("| base channels | image | classes | parameters | GFLOP per step | seconds | GFLOP/s |")
-    print("|---" * 7 + "|")
-    for channels, side, classes in CASES:
-        torch.manual_seed(0)
-        network = ResNet18Config(channels).build((3, side, side), classes)
-        step = per_step(forward_gflop(network, side))
-        learner = ARM(network, replace(always_recalling(config), recalled_images=100))
-        x, y = torch.rand(IMAGES, 3, side, side), torch.arange(IMAGES)
-        with limited_threads(max(1, cores() // 2)):
-            times = [seconds_of(partial(learner.observe, x, y)) for _ in range(5)]
-        seconds = statistics.median(times[2:])
-        rates.append(step / seconds)
-        count = sum(p.numel() for p in network.parameters())
-        print(f"| {channels} | {side} | {classes} | {count:,} | {step:.1f} | {seconds:.2f} | {step / seconds:.0f} |")
+    print("| base channels | image | classes | parameters | GFLOP per step | seconds | GFLOP/s | MB |")
+    print("|---:" * 8 + "|")
+    for case in CASES:
+        with multiprocessing.get_context("spawn").Pool(1) as alone:
+            found = alone.apply(cost, (case,))
+        rates.append(found.gflop / found.seconds)
+        channels, side, classes = case
+        print(
+            f"| {channels} | {side} × {side} | {classes:,} | {found.parameters:,} | {found.gflop:.1f} | "
+            f"{found.seconds:.2f} | {rates[-1]:.0f} | {found.megabytes:.0f} |",
+            flush=True,
+        )
     rate = statistics.median(rates)
     total = per_step(RESNET50) * IMAGENET / IMAGES
     days, hours = total / rate / DAY, total / 50e3 / 3600
