@@ -42,6 +42,9 @@ class Arguments:
     onnx: Path
     """The file to write."""
 
+    network: Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")] = None
+    """What to import for a run with a network of your own; the run alone imports nothing."""
+
 
 def main(arguments: list[str]) -> None:
     """Parse, convert, try, write."""
@@ -51,7 +54,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError("the package onnx is not installed; use pip install 'autorecall[onnx]'")
     if chosen.onnx.is_dir():
         raise ConfigError(f"{chosen.onnx} is a folder; give the name of a file to write")
-    model = load_model(chosen.run)
+    model = load_model(chosen.run, chosen.network)
     content = as_onnx(model)
     tried = _difference(model, content) if find_spec("onnxruntime") is not None else None
     if tried is not None and tried > CLOSE:
