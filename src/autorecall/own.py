@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 import sys
+import sysconfig
 import traceback
 import typing
 from collections.abc import Callable, Iterator
@@ -195,14 +196,18 @@ def build_learner(config: LearnerConfig, network: nn.Module, seed: int) -> Learn
 
 
 @contextmanager
-def blamed(what: str) -> Iterator[None]:
-    """Whatever a user's code raises inside becomes one sentence that says where."""
+def blamed(what: str, *passed: type[BaseException]) -> Iterator[None]:
+    """Whatever a user's code raises inside becomes one sentence that says where, except for what is to be passed on."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        if isinstance(error, AutorecallError | MemoryError) or "allocate" in str(error):  # torch's wording for the same
+        if isinstance(error, (AutorecallError, MemoryError, *passed)) or "allocate" in str(error):  # torch's
             raise
-        ours, frozen = str(Path(__file__).parent), "<"
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((ours, frozen))]
-        where = f" ({frames[0].filename}, line {frames[0].lineno})" if frames else ""
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         raise ConfigError(f"{what} raised {type(error).__name__}: {reason(error)}{where}; correct it") from error
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file is neither ours nor part of Python or an installed package."""
+    return not file.startswith((str(Path(__file__).parent), "<", *sysconfig.get_paths().values()))

@@ -15,6 +15,7 @@ import tyro
 from rich.console import Console
 
 from ..errors import ConfigError, DataError
+from ..own import blamed
 from ..runs.model import Model, load_model
 from ..storage.files import write_bytes
 from .text import printable
@@ -83,15 +84,16 @@ def as_onnx(model: Model) -> bytes:
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         # The newer exporter gives the same file, takes twenty times as long, and needs a further package.
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model,
-            (torch.rand(2, *model.input_shape),),
-            f"{folder}/model.onnx",
-            input_names=["images"],
-            output_names=["logits"],
-            dynamic_axes={"images": free, "logits": free},
-            dynamo=False,
-        )
+        with blamed("the conversion of this network"):
+            torch.onnx.export(
+                model,
+                (torch.rand(2, *model.input_shape),),
+                f"{folder}/model.onnx",
+                input_names=["images"],
+                output_names=["logits"],
+                dynamic_axes={"images": free, "logits": free},
+                dynamo=False,
+            )
         graph = onnx.load(f"{folder}/model.onnx")
     onnx.helper.set_model_props(graph, {"classes": json.dumps(model.classes)})
     onnx.checker.check_model(graph)

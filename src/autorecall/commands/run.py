@@ -180,7 +180,7 @@ def _preset_among(arguments: Sequence[str]) -> str:
 
 
 def _parse(arguments: Sequence[str], name: str, config: RunConfig) -> Arguments:
-    with harmless([*arguments, *texts(to_json(config))]), blamed("a setting"):
+    with harmless([*arguments, *texts(to_json(config))]), blamed("a setting", SystemExit):
         return tyro.cli(
             Arguments,
             prog="autorecall run",

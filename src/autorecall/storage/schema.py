@@ -120,7 +120,8 @@ def _tagged(choices: list[type], value: object, path: str) -> type:
     tags = early | {name_of(choice): choice for choice in choices}
     tag = _tag_in(value)
     if not isinstance(tag, str) or tag not in tags:
-        raise ConfigError(f"{path} names {brief(tag)}; expected a kind or method of {', '.join(sorted(tags))}")
+        ours = sorted(name_of(choice) for choice in choices if not is_foreign(choice))
+        raise ConfigError(f"{path} names {brief(tag)}; expected a kind or method of {', '.join(ours)}")
     return tags[tag]
 
 
