@@ -146,17 +146,17 @@ def check_own(part: str, config: object) -> None:
         return
     _check_class(type(config))
     for field in dataclasses.fields(config):
-        value, kind = getattr(config, field.name), None
+        value = getattr(config, field.name)
         try:
-            kind = typing.get_type_hints(type(config))[field.name]
-            kept = decode(kind, json.loads(json.dumps(plain(value))), field.name) == value
-        except Exception:  # of types that JSON or the schema do not know, or names that only an editor knows
-            kept = False
-        if not kept:
+            kind, stored = typing.get_type_hints(type(config))[field.name], json.loads(json.dumps(plain(value)))
+            is_kept = decode(kind, stored, field.name) == value
+        except Exception:  # types that JSON or the schema do not know, or names that only an editor knows
+            is_kept = False
+        if not is_kept:
+            declared = field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
             raise ConfigError(
-                f"{part}.{field.name} is {brief(value)}, declared as {brief(getattr(kind, '__name__', field.type))}; "
-                "expected a setting that JSON can hold: finite numbers, text, true or false, tuples and dataclasses of "
-                "these"
+                f"{part}.{field.name} is {brief(value)}, declared as {declared:.80}; expected what JSON can hold: finite "
+                "numbers, text, true or false, tuples and dataclasses of these"
             )
 
 
