@@ -67,6 +67,8 @@ def own_network(path: str, folder: str | None = None) -> type[NetworkConfig]:
         return found
     if isinstance(found, type) and dataclasses.is_dataclass(found) and not issubclass(found, nn.Module):
         raise ConfigError(f"network is {path}, a dataclass; derive it from autorecall.NetworkConfig")
+    if path.partition(":")[0].partition(".")[0] == __package__:
+        raise ConfigError(f"network is {path}; of autorecall's own networks, give the settings: autorecall:MLPConfig")
     if not callable(found):
         raise ConfigError(
             f"network is {path}, which is a {type(found).__name__}; expected a function of (input_shape, classes), a "
@@ -155,8 +157,8 @@ def check_own(part: str, config: object) -> None:
         if not is_kept:
             declared = field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
             raise ConfigError(
-                f"{part}.{field.name} is {brief(value)}, declared as {declared:.80}; expected what JSON can hold: finite "
-                "numbers, text, true or false, tuples and dataclasses of these"
+                f"{part}.{field.name} is {brief(value)}, declared as {declared:.80}; expected what JSON can hold: "
+                "finite numbers, text, true or false, tuples and dataclasses of these"
             )
 
 

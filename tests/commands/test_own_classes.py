@@ -15,9 +15,10 @@ import torch
 from PIL import Image
 
 from autorecall import PRESETS, ConfigError, MLPConfig, load_model
-from autorecall.commands import many
+from autorecall.commands import many, worker
 from autorecall.commands.crew import Progress
 from autorecall.commands.signals import Stop
+from autorecall.commands.source import Source
 from autorecall.commands.worker import Job, do, read_job, write_job
 from autorecall.data import Dataset
 from autorecall.runs.folder import read_config
@@ -147,6 +148,8 @@ def test_the_example_of_the_docs_works_as_it_stands(
     say: Say, mine: Path, few_digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(many, "Crew", HereCrew)
+    monkeypatch.setattr(many, "_fingerprint", Source.fingerprint)  # these digits are few, and not to be remembered
+    monkeypatch.setattr(worker, "_loaded", Source.load)
     image(mine, few_digits)
     (mine / "mine.py").write_text(MINE)
     for line in COMMANDS:
@@ -224,6 +227,7 @@ def test_a_run_goes_on_another_day_if_both_of_its_classes_are_named(say: Say, mi
         ),
         ("--network unfinished:build", "importing unfinished raised SyntaxError: "),
         ("--network wrong:number", "network is wrong:number, which is a int; expected a function of"),
+        ("--network autorecall.networks:MLP", "of autorecall's own networks, give the settings"),
         ("--network wrong:nothing", "wrong:nothing gave a NoneType; expected a torch.nn.Module"),
         ("--network wrong:fails", "wrong:fails raised ZeroDivisionError: division by zero ("),
         ("--network wrong:leaves", "wrong:leaves raised SystemExit: 0 ("),

@@ -40,9 +40,7 @@ class NotImported:
         refused = f"the {self.part} of this run is {brief(name)}, which is not autorecall's own"
         if not PATH.fullmatch(name) or name.startswith("__main__:"):
             raise ConfigError(f"{refused}; use it from the Python program that defines it")
-        raise ConfigError(
-            f"{refused} and not imported because a file says so; if you trust it, add --{self.part} {name}"
-        )
+        raise ConfigError(f"{refused}, and a file alone imports nothing; if you trust it, add --{self.part} {name}")
 
 
 def refuse_not_imported(*parts: object) -> None:
@@ -69,7 +67,7 @@ def _module_of(kind: type) -> str:
     program = sys.modules["__main__"]
     if kind.__module__ != "__main__":
         return kind.__module__
-    if program.__spec__ is not None:
+    if getattr(program, "__spec__", None) is not None:  # of python -m
         return program.__spec__.name.removesuffix(".__main__")
     file = getattr(program, "__file__", None)
     return PurePath(file).stem if file else "__main__"
