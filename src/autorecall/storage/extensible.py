@@ -67,7 +67,8 @@ def _module_of(kind: type) -> str:
     program = sys.modules["__main__"]
     if kind.__module__ != "__main__":
         return kind.__module__
-    if getattr(program, "__spec__", None) is not None:  # of python -m
-        return program.__spec__.name.removesuffix(".__main__")
+    spec = getattr(program, "__spec__", None)
+    if spec is not None:  # of python -m
+        return str(spec.name).removesuffix(".__main__")
     file = getattr(program, "__file__", None)
     return PurePath(file).stem if file else "__main__"
