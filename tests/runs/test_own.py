@@ -22,6 +22,8 @@ from autorecall.data import Dataset
 from autorecall.learners.base import methods
 from autorecall.storage.extensible import name_of
 from autorecall.storage.schema import decode, to_json
+from autorecall.storage.state import mapping
+from autorecall.storage.state_file import read_state, write_state
 
 from .worlds import config, contents, interrupt
 
@@ -100,6 +102,17 @@ def test_another_setting_of_ones_own_is_another_run(data: Dataset, tmp_path: Pat
     run("own/bars", OWN, data, tmp_path)
     with pytest.raises(ConfigError, match=r"differs in learner.penalty \(now 1.0, before 0.01\)"):
         run("own/bars", replace(OWN, learner=Mine(1.0)), data, tmp_path)
+
+
+def test_a_checkpoint_that_names_another_class_is_refused(data: Dataset, tmp_path: Path) -> None:
+    interrupt(OWN, data, tmp_path, 5)
+    for path in (tmp_path / "checkpoints").glob("step-*"):
+        state = dict(read_state(path))
+        stored = mapping(state["run"])
+        forged = {**mapping(stored["config"]), "network": {"kind": "os:system"}}
+        write_state(path, {**state, "run": {**stored, "config": forged}})
+    with pytest.raises(ConfigError, match=r"differs in network.kind \(now .*:Tower, before os:system\)"):
+        run("own/bars", OWN, data, tmp_path)
 
 
 def test_names_in_files_are_ours_or_say_where_a_class_is_defined(monkeypatch: pytest.MonkeyPatch) -> None:
