@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import traceback
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -52,9 +52,9 @@ class Own:
     def put_into(self, config: RunConfig) -> RunConfig:
         """The config with this network and learner; if it has them already, with the settings that it has."""
         network, learner = self.imported()
-        if network is not None and not isinstance(config.network, network):
+        if network is not None and type(config.network) is not network:
             config = dataclasses.replace(config, network=_usual(network))
-        if learner is not None and not isinstance(config.learner, learner):
+        if learner is not None and type(config.learner) is not learner:
             config = dataclasses.replace(config, learner=_usual(learner))
         return config
 
@@ -69,7 +69,7 @@ def own_network(path: str, folder: str | None = None) -> type[NetworkConfig]:
         raise ConfigError(f"network is {path}, a dataclass; derive it from autorecall.NetworkConfig")
     if path.partition(":")[0].partition(".")[0] == __package__:
         raise ConfigError(f"network is {path}; of autorecall's own networks, give the settings: autorecall:MLPConfig")
-    if not callable(found):
+    if not callable(found) or not isinstance(found, Hashable):
         raise ConfigError(
             f"network is {path}, which is a {type(found).__name__}; expected a function of (input_shape, classes), a "
             "torch module class of these, or a NetworkConfig class"
