@@ -53,6 +53,7 @@ from .networks import FourierConfig as FourierConfig
 from .networks import GatedMLPConfig as GatedMLPConfig
 from .networks import MLPConfig as MLPConfig
 from .networks import MLPVAEConfig as MLPVAEConfig
+from .networks import NetworkConfig as NetworkConfig
 from .networks import PatchesConfig as PatchesConfig
 from .networks import ResNet18Config as ResNet18Config
 from .presets import PRESETS as PRESETS

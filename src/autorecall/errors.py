@@ -8,6 +8,14 @@ def one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
+def reason(error: BaseException) -> str:
+    """What an error says, in one line of moderate length."""
+    lines = str(error).splitlines() or [""]
+    said = one_line(lines[0])
+    said = said if len(said) <= 300 else f"{said[:300]}…"
+    return said or type(error).__name__
+
+
 class AutorecallError(Exception):
     """Anything autorecall refuses or cannot recover from; the command line prints it without a traceback."""
 

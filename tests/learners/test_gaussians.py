@@ -204,7 +204,7 @@ def test_classes_never_seen_are_never_predicted(config: GaussiansConfig, network
 
 @both
 def test_a_stream_shorter_than_the_first_images_is_learned_too(config: GaussiansConfig, network: NetworkConfig) -> None:
-    student = taught(config, replace(network, first_images=10_000))  # type: ignore[arg-type]
+    student = taught(config, replace(network, first_images=10_000))  # type: ignore[call-arg]
     assert accuracy(student) > 0.5
 
 

@@ -15,6 +15,7 @@ import tyro
 from rich.console import Console
 
 from ..errors import ConfigError, DataError
+from ..own import blamed
 from ..runs.model import Model, load_model
 from ..storage.files import write_bytes
 from .text import printable
@@ -42,6 +43,9 @@ class Arguments:
     onnx: Path
     """The file to write."""
 
+    network: Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")] = None
+    """What to import for a run with a network of your own; the run alone imports nothing."""
+
 
 def main(arguments: list[str]) -> None:
     """Parse, convert, try, write."""
@@ -51,7 +55,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError("the package onnx is not installed; use pip install 'autorecall[onnx]'")
     if chosen.onnx.is_dir():
         raise ConfigError(f"{chosen.onnx} is a folder; give the name of a file to write")
-    model = load_model(chosen.run)
+    model = load_model(chosen.run, chosen.network)
     content = as_onnx(model)
     tried = _difference(model, content) if find_spec("onnxruntime") is not None else None
     if tried is not None and tried > CLOSE:
@@ -80,15 +84,16 @@ def as_onnx(model: Model) -> bytes:
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         # The newer exporter gives the same file, takes twenty times as long, and needs a further package.
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model,
-            (torch.rand(2, *model.input_shape),),
-            f"{folder}/model.onnx",
-            input_names=["images"],
-            output_names=["logits"],
-            dynamic_axes={"images": free, "logits": free},
-            dynamo=False,
-        )
+        with blamed("the conversion of this network"):
+            torch.onnx.export(
+                model,
+                (torch.rand(2, *model.input_shape),),
+                f"{folder}/model.onnx",
+                input_names=["images"],
+                output_names=["logits"],
+                dynamic_axes={"images": free, "logits": free},
+                dynamo=False,
+            )
         graph = onnx.load(f"{folder}/model.onnx")
     onnx.helper.set_model_props(graph, {"classes": json.dumps(model.classes)})
     onnx.checker.check_model(graph)

@@ -14,6 +14,7 @@ from .. import data
 from ..config import ARRAYS
 from ..data import OWN, Dataset, Split
 from ..errors import ConfigError, DataError, InterruptedRunError
+from ..own import Own
 from ..runs.another_day import joined_classes, learn, relabelled
 from ..runs.folder import read_config
 from ..runs.model import Model, load_model
@@ -63,6 +64,12 @@ class Arguments:
     pictures: bool = False
     """Draw recalled.png, which shows some of the last images, and what came of them."""
 
+    network: Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")] = None
+    """What to import for a run with a network of your own; the run alone imports nothing."""
+
+    learner: Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")] = None
+    """What to import for a run with a learner of your own; the run alone imports nothing."""
+
 
 def main(arguments: list[str]) -> None:
     """Parse, learn, report."""
@@ -70,6 +77,7 @@ def main(arguments: list[str]) -> None:
         chosen = tyro.cli(Arguments, prog="autorecall learn", args=arguments)
     if not chosen.run.is_dir():
         raise DataError(f"there is no folder {chosen.run}; give that of a finished run")
+    Own(chosen.network, chosen.learner).imported()
     model = load_model(chosen.run)
     dataset = _load(chosen.data, model, chosen.skip_broken)
     report_left_out(dataset)

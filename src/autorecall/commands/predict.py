@@ -42,12 +42,15 @@ class Arguments:
     csv: Path | None = None
     """Write a table instead: file, and class and probability of each."""
 
+    network: Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")] = None
+    """What to import for a run with a network of your own; the run alone imports nothing."""
+
 
 def main(arguments: list[str]) -> None:
     """Parse, classify, print."""
     with harmless(arguments):
         chosen = tyro.cli(Arguments, prog="autorecall predict", args=arguments)
-    model = load_model(chosen.run)
+    model = load_model(chosen.run, chosen.network)
     if not 1 <= chosen.top <= len(model.classes):
         raise ConfigError(f"top is {chosen.top}; expected 1 to {len(model.classes)}, the number of classes")
     paths = list(_files(chosen.images))

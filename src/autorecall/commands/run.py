@@ -17,6 +17,7 @@ from torch import Tensor
 from ..checks import brief
 from ..config import ARRAYS, RunConfig
 from ..errors import ConfigError, DataError, InterruptedRunError
+from ..own import Own, blamed
 from ..presets import DEFAULT, PRESETS, changes, preset
 from ..recall.batch import Recalled
 from ..runs.folder import LEARNER, earlier_result, read_config
@@ -24,6 +25,8 @@ from ..runs.loop import Observer
 from ..runs.names import run_folder
 from ..runs.result import Result
 from ..runs.run import run
+from ..storage.extensible import refuse_not_imported
+from ..storage.schema import texts, to_json
 from ..torch_state import cores
 from .matrix import Matrix, is_own
 from .memory import keep_freed_memory
@@ -68,6 +71,13 @@ class Arguments:
     keep_learner: bool = False
     """Save the learner at the end as learner.safetensors: network, teacher, and any images that the method keeps. With
     data of your own it is saved anyway, unless the method keeps images."""
+
+    network: Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")] = None
+    """Train a network of your own: a function or torch module class of (input_shape, classes), or a class derived from
+    NetworkConfig, whose fields become options. Modules are imported from the current folder, too."""
+
+    learner: Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")] = None
+    """Train with a method of your own: a class derived from LearnerConfig, whose fields become options."""
 
     pictures: bool = False
     """Draw recalled.png from data of your own as well; it shows some of the last images, and what came of them."""
@@ -121,19 +131,23 @@ def parse(arguments: Sequence[str]) -> Arguments:
     """The arguments, with the preset or config that they name as defaults."""
     if (_option(arguments, "--data") or "").lower().endswith(".npz") and _option(arguments, "--dataset") is None:
         arguments = [*arguments, "--dataset", "npz"]
+    own = Own(_option(arguments, "--network"), _option(arguments, "--learner"))
     file = _option(arguments, "--config")
     if file is None:
         name = _preset_among(arguments)
-        return _checked(_parse(arguments, name, preset(name).config))
+        return _checked(_parse(arguments, name, own.put_into(preset(name).config)))
     named = arguments[0] if not arguments[0].startswith("-") else None
     if named is not None:
         raise ConfigError(f"both the preset {brief(named)} and --config are given; expected one of them")
+    own.imported()  # before it is read, so that its settings are of these classes
     try:
         stored, config = read_config(Path(file), links=True)
     except DataError as error:
         raise ConfigError(str(error) if file in str(error) else f"{file}: {error}") from error
     if not re.fullmatch("[a-z0-9-]+/[a-z0-9-]+", stored):  # it becomes a folder
         raise ConfigError(f"{file}: its preset is {brief(stored)}; expected a name such as {DEFAULT}")
+    config = own.put_into(config)
+    refuse_not_imported(config.network, config.learner)
     parsed = _parse(arguments, stored, config)
     if parsed.preset != stored:
         raise ConfigError(f"both the preset {brief(parsed.preset)} and --config are given; expected one of them")
@@ -166,7 +180,7 @@ def _preset_among(arguments: Sequence[str]) -> str:
 
 
 def _parse(arguments: Sequence[str], name: str, config: RunConfig) -> Arguments:
-    with harmless([*arguments, config.device, *config.stream.order]):  # the settings that may be any text
+    with harmless([*arguments, *texts(to_json(config))]), blamed("a setting", SystemExit):
         return tyro.cli(
             Arguments,
             prog="autorecall run",
@@ -185,12 +199,14 @@ def _checked(chosen: Arguments) -> Arguments:
 
 
 def _option(arguments: Sequence[str], name: str) -> str | None:
+    """The value of an option; if it is given several times, the last, as for tyro."""
+    found = None
     for index, word in enumerate(arguments):
         if word == name and index + 1 < len(arguments):
-            return arguments[index + 1]
+            found = arguments[index + 1]
         if word.startswith(f"{name}="):
-            return word.removeprefix(f"{name}=")
-    return None
+            found = word.removeprefix(f"{name}=")
+    return found
 
 
 class Bar(Observer):

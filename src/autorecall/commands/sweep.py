@@ -14,6 +14,7 @@ import tyro
 
 from ..checks import brief
 from ..errors import ConfigError
+from ..own import Own
 from ..presets import PRESETS, preset
 from ..runs.names import run_folder
 from . import run as run_command
@@ -137,7 +138,8 @@ def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
             config = parsed.run if seeded else replace(parsed.run, seed=number)
             folder = str(run_folder(parsed.out, name, config))
             place = None if parsed.data is None else str(parsed.data)
-            job = Job(name, config, folder, place, parsed.keep_learner)
+            own = Own(parsed.network, parsed.learner, str(Path.cwd()))
+            job = Job(name, config, folder, place, parsed.keep_learner, own=own)
             if given.setdefault(folder, job) is not job:
                 raise ConfigError(f"two of these runs would go to {folder}; leave one of them out")
     yield from given.values()

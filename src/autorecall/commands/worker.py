@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
@@ -22,6 +22,7 @@ from torch import Tensor
 from ..config import RunConfig
 from ..data import Dataset
 from ..errors import AutorecallError, InterruptedRunError, InUseError
+from ..own import Own
 from ..recall.batch import Recalled
 from ..runs.folder import LEARNER
 from ..runs.loop import Observer
@@ -48,6 +49,8 @@ class Job:
     keep_learner: bool = False
     draw_curve: bool = False
     """Whether the curve of accuracy is wanted, which runs of earlier versions do not have."""
+    own: Own = field(default_factory=Own)
+    """The user's classes that the config has."""
 
     def lacks(self, result: Result) -> bool:
         """Whether a finished run was made without something that is wanted."""
@@ -61,8 +64,12 @@ def write_job(job: Job) -> str:
 
 
 def read_job(line: str) -> Job:
-    """A job from what `write_job` wrote."""
-    job = decode(Job, json.loads(line), "job")
+    """A job from what `write_job` wrote; the classes that its command line named are imported."""
+    values = json.loads(line)
+    own = decode(Own, values["own"], "own")
+    assert isinstance(own, Own)
+    own.imported()
+    job = decode(Job, values, "job")
     assert isinstance(job, Job)
     return job
 
@@ -164,7 +171,7 @@ def main() -> None:
             if jobs and jobs[0]:
                 try:
                     do(read_job(jobs.pop(0)), say, stop)
-                except InUseError as error:
+                except AutorecallError as error:  # the folder is in use, or a user's class cannot be imported any more
                     say({"failed": str(error)})
             elif jobs:
                 break

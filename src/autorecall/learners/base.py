@@ -22,6 +22,7 @@ from ..errors import ConfigError, DivergedError, InputError
 from ..networks.fixed import FixedFeatures
 from ..networks.inputs import Inputs
 from ..recall.batch import Recalled
+from ..storage.extensible import Extensible, name_of
 from ..storage.schema import concrete
 from ..storage.state import State, for_optimizer, integer, mapping, refuse_not_finite, savable, tensor
 from .shared import undo
@@ -65,9 +66,13 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class LearnerConfig(ABC):
-    """The settings of a method. Each method has a subclass, which runs find by its `method` name."""
+class LearnerConfig(Extensible):
+    """The settings of a method. Each method has a subclass, which runs find by its `method` name.
 
+    Derive a frozen dataclass from it for a method of your own, and its settings become options of the command line.
+    """
+
+    tag: ClassVar[str] = "method"
     method: ClassVar[str]
 
     def for_stream(self, task_lengths: tuple[int, ...]) -> Self:
@@ -83,7 +88,7 @@ class LearnerConfig(ABC):
 
 def methods() -> dict[str, type[LearnerConfig]]:
     """The config class of every method, by name."""
-    return {kind.method: kind for kind in concrete(LearnerConfig)}  # type: ignore[type-abstract]
+    return {name_of(kind): kind for kind in concrete(LearnerConfig)}  # type: ignore[type-abstract]
 
 
 class Learner(ABC):

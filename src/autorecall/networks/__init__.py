@@ -1,5 +1,6 @@
 """The networks of the paper and fixed features, each with the config that builds it."""
 
+from .base import NetworkConfig
 from .descriptor import Descriptor, DescriptorConfig
 from .fixed import FixedFeatures
 from .fourier import Fourier, FourierConfig
@@ -8,8 +9,6 @@ from .mlp import MLP, MLPConfig
 from .patches import Patches, PatchesConfig
 from .resnet import ResNet18, ResNet18Config
 from .vae import VAE, ConvVAEConfig, MLPVAEConfig
-
-NetworkConfig = MLPConfig | ResNet18Config | GatedMLPConfig | FourierConfig | DescriptorConfig | PatchesConfig
 
 __all__ = [
     "MLP",

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from ..checks import brief, check_counts
 from ..errors import ConfigError
+from .base import NetworkConfig
 from .fixed import FixedFeatures, cosines, image_shape
 from .mlp import check_hidden
 from .moments import merged
@@ -28,7 +29,7 @@ LEAST_SCALE = 1e-3  # of a feature, as a share of the mean: one that hardly vari
 
 
 @dataclass(frozen=True)
-class DescriptorConfig:
+class DescriptorConfig(NetworkConfig):
     """Low frequencies of pixels and of edges, and layers that can be trained."""
 
     kind: ClassVar[str] = "descriptor"

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_counts, check_positive
+from .base import NetworkConfig
 
 
 @dataclass(frozen=True)
-class FourierConfig:
+class FourierConfig(NetworkConfig):
     """Random Fourier features and a linear layer."""
 
     kind: ClassVar[str] = "fourier"

@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from .base import NetworkConfig
 from .mlp import check_hidden
 
 
@@ -35,7 +36,7 @@ class Gated(nn.Module):
 
 
 @dataclass(frozen=True)
-class GatedMLPConfig:
+class GatedMLPConfig(NetworkConfig):
     """A perceptron of gated layers with dropout: 784-400-10 has 636,020 parameters."""
 
     kind: ClassVar[str] = "gated-mlp"

@@ -10,6 +10,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from .base import NetworkConfig
 
 
 def check_hidden(hidden: tuple[int, ...]) -> None:
@@ -19,7 +20,7 @@ def check_hidden(hidden: tuple[int, ...]) -> None:
 
 
 @dataclass(frozen=True)
-class MLPConfig:
+class MLPConfig(NetworkConfig):
     """A multi-layer perceptron."""
 
     kind: ClassVar[str] = "mlp"

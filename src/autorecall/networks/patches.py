@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from ..checks import brief, check_counts, check_not_negative, check_positive
 from ..errors import ConfigError
+from .base import NetworkConfig
 from .descriptor import DescriptorConfig, Frequencies
 from .fixed import FixedFeatures, image_shape
 from .mlp import check_hidden
@@ -30,7 +31,7 @@ BATCH = 20  # images whose patches are held at a time
 
 
 @dataclass(frozen=True)
-class PatchesConfig:
+class PatchesConfig(NetworkConfig):
     """Filters of patches, set by the first images, and layers that can be trained."""
 
     kind: ClassVar[str] = "patches"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import ConfigError
+from .base import NetworkConfig
 
 POOL = 4  # average pool of the last feature map: 4×4 → 1×1 for 32×32 inputs, 11×11 → 2×2 for 84×84
 
@@ -24,7 +25,7 @@ FEWEST_STRIDED = 8
 
 
 @dataclass(frozen=True)
-class ResNet18Config:
+class ResNet18Config(NetworkConfig):
     """ResNet18 without max-pool."""
 
     kind: ClassVar[str] = "resnet18"

@@ -20,6 +20,8 @@ from ..errors import ConfigError, DataError
 from ..learners.base import Learner, LearnerConfig
 from ..learners.shared.boundaries import BoundaryConfig
 from ..learners.shared.saving import read_learner, restore
+from ..own import build_learner, build_network
+from ..storage.extensible import refuse_not_imported
 from ..stream import Stream, StreamConfig, Task
 from ..torch_state import cores, limited_threads, own_random_state
 from .folder import LEARNER, MODEL, RunStatus, held, read_config
@@ -97,7 +99,9 @@ def _parent(folder: Path) -> tuple[str, RunConfig]:
         if not (folder / name).exists():
             raise DataError(f"{folder} has no {name}; give the folder of a finished run to go on from")
     read_result(folder / "result.json")
-    return read_config(folder / "config.json")
+    preset, config = read_config(folder / "config.json")
+    refuse_not_imported(config.network, config.learner)
+    return preset, config
 
 
 def _relabelled(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
@@ -168,8 +172,8 @@ def _announced(learner: LearnerConfig) -> LearnerConfig:
 
 def _learner(parent: Path, config: RunConfig, model: Model, outputs: int) -> tuple[Learner, Path]:
     """The learner of the parent, with outputs for all classes; and the file that it comes from."""
-    network = config.network.build(model.input_shape, len(model.classes)).to(device(config.device))
-    learner = config.learner.build(network, config.seed)
+    network = build_network(config.network, model.input_shape, len(model.classes)).to(device(config.device))
+    learner = build_learner(config.learner, network, config.seed)
     learner.threads = config.threads
     path = parent / LEARNER
     if path.exists():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -16,12 +17,14 @@ from torch.nn import functional as F
 
 from ..checks import brief
 from ..data.folders import read_image, squared
-from ..errors import DataError, InputError
+from ..errors import ConfigError, DataError, InputError
 from ..learners.base import Learner
 from ..learners.shared.class_gaussians import Likelihoods
 from ..learners.shared.features import features_and_logits, forward_pass
 from ..networks import NetworkConfig
 from ..networks.inputs import Inputs
+from ..own import build_network, own_network
+from ..storage.extensible import name_of, refuse_not_imported
 from ..storage.formats import stamped, unstamped
 from ..storage.schema import decode, to_json
 from ..storage.state import mapping, refuse_not_finite, tensor
@@ -162,25 +165,43 @@ def save_model(
     write_state(path, stamped(state | gaussians))
 
 
-def load_model(folder: str | Path) -> Model:
-    """The model of a run, from its folder or from its model.safetensors, in eval mode."""
+def load_model(folder: str | Path, network: str | None = None) -> Model:
+    """The model of a run, from its folder or from its model.safetensors, in eval mode.
+
+    If its network is your own, either its class of settings is there, or `network` says what to import, such as
+    "mypackage.nets:build": a file alone never imports anything.
+    """
+    named = None if network is None else own_network(network)
     path = Path(folder)
     path = path / MODEL if path.is_dir() else path
     if not path.exists():
         raise DataError(f"there is no {path}; give the folder of a finished run (--fresh makes an old one again)")
-    try:
+    with _ours(path):
         _, state = unstamped(read_state(path, links=True))
         about = decode(Description, state["model"], "model")
         assert isinstance(about, Description)
-        with torch.random.fork_rng():  # initial weights are drawn, and replaced
-            network = about.network.build(tuple(about.input_shape), len(about.classes))
+    refuse_not_imported(about.network)
+    if named is not None and not isinstance(about.network, named):
+        raise ConfigError(f"network is {network}, but {path} has {name_of(type(about.network))}; leave it out")
+    with torch.random.fork_rng():  # initial weights are drawn, and replaced
+        built = build_network(about.network, tuple(about.input_shape), len(about.classes))
+    with _ours(path):
         refuse_not_finite(state)
-        network.load_state_dict(mapping(state["network"]))
+        built.load_state_dict(mapping(state["network"]))
         labels, means = state["labels"], state["means"]
         nearest = (None, None) if labels is None else (tensor(labels), tensor(means))
         gaussians = Likelihoods.from_state(mapping(state["likelihoods"])) if "likelihoods" in state else None
+    return Model(built, about, nearest[0], nearest[1], gaussians).eval()
+
+
+@contextmanager
+def _ours(path: Path) -> Iterator[None]:
+    """Whatever cannot be read inside becomes one sentence about this file."""
+    try:
+        yield
     except DataError:
         raise
     except Exception as error:  # another version's, or somebody's own
-        raise DataError(f"{path} is not a model of this version of autorecall ({type(error).__name__})") from error
-    return Model(network, about, nearest[0], nearest[1], gaussians).eval()
+        raise DataError(
+            f"{path} is not a model of this version of autorecall, or its network has changed ({type(error).__name__})"
+        ) from error

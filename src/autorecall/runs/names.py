@@ -13,6 +13,7 @@ from ..presets import PRESETS, changes
 from ..storage.schema import names_of_fields
 from .folder import read_config
 
+OWN = {"network.kind": "network", "learner.method": "learner"}  # module:name of a class
 LONGEST = 100  # characters of a name; more becomes a checksum
 NO_QUOTING = re.compile(r"[^A-Za-z0-9_.,-]+")
 
@@ -32,9 +33,10 @@ def _named(method: str, preset: str, config: RunConfig) -> str:
     if changed.pop("dataset", None) is not None:  # which has a folder; what counts then is the preset's
         changed = {"preset": preset.split("/")[0]} | changed
     short = _short_names(names_of_fields(config))
-    parts = [f"{short.get(name, name)}={_written(value)}" for name, value in changed.items()]
+    own = {name: str(value).replace(":", ".") for name, value in changed.items() if name in OWN}
+    parts = [f"{short.get(name, name)}={_written(own.get(name, value))}" for name, value in changed.items()]
     name = "+".join([method, *parts])
-    replaced = [value for value in changed.values() if _is_ambiguous(value)]
+    replaced = [value for value in (changed | own).values() if _is_ambiguous(value)]
     if len(name) > LONGEST or replaced:
         whole = name + "".join(map(repr, replaced))
         checksum = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -45,7 +47,7 @@ def _named(method: str, preset: str, config: RunConfig) -> str:
 def _short_names(names: Iterable[str]) -> dict[str, str]:
     """The last word of each name, if no other ends alike."""
     names = list(names)
-    last = [name.rsplit(".", 1)[-1] for name in names]
+    last = [OWN.get(name, name.rsplit(".", 1)[-1]) for name in names]
     return {name: end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)}
 
 

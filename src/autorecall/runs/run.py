@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from .. import own
 from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset, Split
 from ..errors import ConfigError
 from ..learners.base import Learner
+from ..learners.shared.inspection import count_outputs
 from ..recall.kernels import can_call
+from ..storage.extensible import is_foreign
 from ..stream import Stream, Task
 from ..torch_state import cores, limited_threads, own_random_state
 from .folder import RunStatus, held
@@ -56,6 +59,8 @@ def run(
         _check_tested(tested, stream, config, dataset.classes)
         if config.test_images is not None:
             tested = few_of_each_class(tested, config.test_images)
+        if is_foreign(type(config.network)):
+            _check_outputs(learner, stream, dataset.classes)
         check_batches(learner, *stream)
         status = RunStatus(preset, config, dataset.fingerprint(), threads, versions(), machine_of(config.device))
         loop = RunLoop(status, stream, learner, tested, dataset, observer, stop, fresh, keep_learner)
@@ -67,8 +72,10 @@ def run(
 
 def build_learner(config: RunConfig, dataset: Dataset, stream: Stream) -> Learner:
     """The learner around a freshly initialised network."""
-    network = config.network.build(dataset.input_shape, len(dataset.classes)).to(device(config.device))
-    learner = config.learner.for_stream(stream.task_lengths).build(network, config.seed)
+    own.check_own("network", config.network)
+    own.check_own("learner", config.learner)
+    network = own.build_network(config.network, dataset.input_shape, len(dataset.classes)).to(device(config.device))
+    learner = own.build_learner(config.learner.for_stream(stream.task_lengths), network, config.seed)
     learner.threads = config.threads
     return learner
 
@@ -105,6 +112,14 @@ def _check_tested(split: Split, stream: Stream, config: RunConfig, classes: Sequ
             f"the {config.split} split has no image of class {classes[missing[0]]:.80}, so its accuracy cannot be "
             f"measured; add images{', or raise val_share' * shared}"
         )
+
+
+def _check_outputs(learner: Learner, stream: Stream, classes: Sequence[str]) -> None:
+    """Refuse a network without an output for each class now, not when the stream comes to the class."""
+    x, _ = next(iter(stream[0]))
+    outputs = count_outputs(learner.network, learner.prepare(learner.received(x[:1])))
+    if outputs != len(classes):
+        raise ConfigError(f"the network has {outputs} outputs; expected {len(classes)}, one for each class")
 
 
 def check_batches(learner: Learner, *tasks: Task) -> None:

@@ -6,30 +6,38 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Literal, TypeVar
 
 from ..checks import brief, is_finite
-from ..errors import ConfigError
+from ..errors import AutorecallError, ConfigError, reason
+from .extensible import Extensible, NotImported, is_foreign, name_of
 
 Kind = TypeVar("Kind")
 TOO_LARGE = 2**63  # for a whole number, in either direction
+DEEPEST = 20  # objects and lists within each other, in settings of a class that is not there
 
 
 def to_json(config: object) -> dict[str, object]:
     """A config as plain JSON values; where several kinds are possible, `kind` or `method` says which one it is."""
     assert dataclasses.is_dataclass(config)
     assert not isinstance(config, type)
-    values: dict[str, object] = {tag: getattr(config, tag) for tag in ("kind", "method") if hasattr(config, tag)}
+    if isinstance(config, NotImported):
+        return {**config.values}
+    if isinstance(config, Extensible):
+        values: dict[str, object] = {config.tag: name_of(type(config))}
+    else:
+        values = {tag: getattr(config, tag) for tag in ("kind", "method") if hasattr(config, tag)}
     for field in dataclasses.fields(config):
-        values[field.name] = _plain(getattr(config, field.name))
+        values[field.name] = plain(getattr(config, field.name))
     return values
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """A value as JSON holds it."""
     if isinstance(value, tuple | list):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     return to_json(value) if dataclasses.is_dataclass(value) else value
 
 
@@ -54,6 +62,10 @@ def decode(kind: object, value: object, path: str) -> object:
             raise ConfigError(f"{path} is {brief(value)}; expected an object")
         return {name: decode(choices[1], inner, f"{path}.{_name(name)}") for name, inner in value.items()}
     if isinstance(kind, type) and inspect.isabstract(kind):
+        if issubclass(kind, Extensible) and _is_elsewhere(kind, value):
+            assert isinstance(value, Mapping)
+            _refuse_deep(value, path)
+            return NotImported(path.rpartition(".")[2], value)
         kind = _tagged(concrete(kind), value, path)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, value, path)
@@ -81,7 +93,13 @@ def _decode_dataclass(kind: type, value: object, path: str) -> object:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in value:
             raise ConfigError(f"{path}.{name} is missing; add it")
-    return kind(**{name: decode(hints[name], value[name], f"{path}.{name}") for name in fields if name in value})
+    given = {name: decode(hints[name], value[name], f"{path}.{name}") for name in fields if name in value}
+    try:
+        return kind(**given)
+    except Exception as error:
+        if isinstance(error, AutorecallError) or not is_foreign(kind):
+            raise
+        raise ConfigError(f"{path} is refused by {name_of(kind)}: {reason(error)}; correct its settings") from error
 
 
 @cache
@@ -97,11 +115,33 @@ def _name(name: str) -> str:
 
 def _tagged(choices: list[type], value: object, path: str) -> type:
     """The config class of an object, by its tag."""
-    tags = {str(getattr(choice, "kind", getattr(choice, "method", ""))): choice for choice in choices}
-    tag = value.get("kind", value.get("method")) if isinstance(value, Mapping) else None
+    # Before they were named by where they are defined, users' classes had a `method` of their own.
+    early = {choice.method: choice for choice in choices if is_foreign(choice) and hasattr(choice, "method")}
+    tags = early | {name_of(choice): choice for choice in choices}
+    tag = _tag_in(value)
     if not isinstance(tag, str) or tag not in tags:
-        raise ConfigError(f"{path} names {brief(tag)}; expected a kind or method of {', '.join(sorted(tags))}")
+        ours = sorted(name_of(choice) for choice in choices if not is_foreign(choice))
+        raise ConfigError(f"{path} names {brief(tag)}; expected a kind or method of {', '.join(ours)}")
     return tags[tag]
+
+
+def _tag_in(value: object) -> object:
+    return value.get("kind", value.get("method")) if isinstance(value, Mapping) else None
+
+
+def _is_elsewhere(kind: type, value: object) -> bool:
+    """Whether settings are of a user's class that the program does not have."""
+    tag = _tag_in(value)
+    return isinstance(tag, str) and ":" in tag and tag not in map(name_of, concrete(kind))
+
+
+def _refuse_deep(value: object, path: str, depth: int = 0) -> None:
+    """Whoever shows or compares these settings goes down into them."""
+    if depth > DEEPEST:
+        raise ConfigError(f"{path} has settings more than {DEEPEST} levels deep; expected plain values")
+    if isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            _refuse_deep(inner, path, depth + 1)
 
 
 def concrete(kind: type[Kind]) -> list[type[Kind]]:
@@ -139,6 +179,15 @@ def with_field(config: Kind, name: str, value: object) -> Kind:
 def names_of_fields(config: object) -> list[str]:
     """The command-line names of all fields, at any depth."""
     return list(_flat(to_json(config)))
+
+
+def texts(config: object) -> Iterator[str]:
+    """Every text among the settings, at any depth."""
+    if isinstance(config, str):
+        yield config
+    elif isinstance(config, Mapping | list):
+        for inner in config.values() if isinstance(config, Mapping) else config:
+            yield from texts(inner)
 
 
 def _flat(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ... import precision
-from ...errors import AutorecallError, InputError
+from ...errors import AutorecallError, InputError, reason
 from ...networks.resnet import FEWEST_STRIDED
 from .finite import all_finite, check_finite
 from .modes import evaluating
-from .tensors import reason
 
 
 def check_precision(kind: torch.dtype, device: torch.device) -> None:

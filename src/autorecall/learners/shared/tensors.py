@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ...errors import InputError, one_line
+from ...errors import InputError, reason
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (
@@ -23,14 +23,6 @@ def usable(name: str, given: Tensor) -> Tensor:
         return _usable(name, given)
     except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
         raise InputError(f"{name} cannot be read ({reason(error)}); expected a dense tensor of numbers") from error
-
-
-def reason(error: BaseException) -> str:
-    """What an error says, in one line of moderate length."""
-    lines = str(error).splitlines() or [""]
-    said = one_line(lines[0])
-    said = said if len(said) <= 300 else f"{said[:300]}…"
-    return said or type(error).__name__
 
 
 def _usable(name: str, given: Tensor) -> Tensor:
