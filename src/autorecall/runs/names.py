@@ -31,7 +31,7 @@ def _named(method: str, preset: str, config: RunConfig) -> str:
     changed = changes(config, PRESETS[preset].config)
     if changed.pop("dataset", None) is not None:  # which has a folder; what counts then is the preset's
         changed = {"preset": preset.split("/")[0]} | changed
-    short = _short_names(names_of_fields(config))
+    short = short_names(names_of_fields(config))
     parts = [f"{short.get(name, name)}={_written(value)}" for name, value in changed.items()]
     name = "+".join([method, *parts])
     replaced = [value for value in changed.values() if _is_ambiguous(value)]
@@ -42,7 +42,7 @@ def _named(method: str, preset: str, config: RunConfig) -> str:
     return name
 
 
-def _short_names(names: Iterable[str]) -> dict[str, str]:
+def short_names(names: Iterable[str]) -> dict[str, str]:
     """The last word of each name, if no other ends alike."""
     names = list(names)
     last = [name.rsplit(".", 1)[-1] for name in names]

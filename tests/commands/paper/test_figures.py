@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from autorecall.commands.paper import STUDIES, drawing
+from autorecall.commands import drawing
+from autorecall.commands.paper import STUDIES
 from autorecall.commands.paper.figures import binned
 from autorecall.commands.paper.study import Place, class_history
 from autorecall.commands.rows import read_run

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...data import cifar10
+from .. import drawing
 from ..rows import Run
-from . import drawing
+from ..table import Cell, Figure, Table
 from .study import Place, Row, Study, class_history, write_table
-from .table import Cell, Figure, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

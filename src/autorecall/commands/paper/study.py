@@ -20,8 +20,8 @@ from ...storage.files import make_folder, regular_file, write_text
 from ...storage.schema import with_field
 from ..many import finished
 from ..rows import Run
+from ..table import Table
 from ..worker import Job
-from .table import Table
 
 
 @dataclass(frozen=True)

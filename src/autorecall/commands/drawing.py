@@ -1,4 +1,4 @@
-"""How the paper's figures look: sizes, colours that colour-blind readers can tell apart, and PNG and PDF files."""
+"""How figures look: sizes, colours that colour-blind readers can tell apart, and PNG and PDF files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ...storage.files import write_bytes
+from ..storage.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
