@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-FILES = {"config.json", "history.csv", "model.safetensors", "result.json"}
+FILES = {"config.json", "curves.png", "history.csv", "model.safetensors", "result.json"}
 MAIN = "from autorecall.cli import main; main()"
 
 
