@@ -17,11 +17,11 @@ import pytest
 from autorecall import ARMConfig, LagConfig, cli
 from autorecall.commands.row_formats import HEADER
 from autorecall.commands.text import markdown
-from autorecall.config import RunConfig
 from autorecall.presets import PRESETS
-from autorecall.runs.result import MemoryCount, Result, Seconds, as_json
-from autorecall.storage.formats import FORMAT, stamped
-from autorecall.storage.schema import to_json
+from autorecall.runs.result import Result
+from autorecall.storage.formats import FORMAT
+
+from .worlds import result, store
 
 
 @dataclass(frozen=True)
@@ -54,31 +54,6 @@ def show(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
         return Said(code, printed.out, printed.err)
 
     return typed
-
-
-def result(preset: str, seed: int, accuracy: float = 50.0, lost: float | None = 20.0) -> Result:
-    return Result(
-        preset=preset,
-        seed=seed,
-        split="test",
-        accuracy=accuracy,
-        forgetting=lost,
-        accuracy_matrix=[[accuracy]],
-        memory=MemoryCount(images=0, image_mb=0.0, parameters=478_410, parameter_mb=1.91364),
-        steps=500,
-        seconds=Seconds(train=7.0, evaluate=1.5),
-        versions={},
-        machine={},
-    )
-
-
-def store(folder: Path, found: Result, config: RunConfig | None = None) -> Path:
-    """A run folder, made by hand."""
-    config = dataclasses.replace(config or PRESETS[found.preset].config, seed=found.seed)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(stamped({"preset": found.preset} | to_json(config))))
-    (folder / "result.json").write_text(json.dumps(as_json(found)))
-    return folder
 
 
 def edit(path: Path, **changes: object) -> None:

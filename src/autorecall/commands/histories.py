@@ -47,10 +47,10 @@ def read_means(folder: Path, steps: int, points: int) -> Means:
     path = folder / NAME
     points = max(1, min(points, steps))
     try:
-        with regular_file(path) as file:
+        with regular_file(path) as file, io.TextIOWrapper(file, "utf-8", newline="") as text:
             if os.fstat(file.fileno()).st_size > LARGEST:
                 raise ValueError(f"it is larger than {LARGEST // 2**30} GiB")
-            return _means(csv.reader(io.TextIOWrapper(file, "utf-8", newline=""), strict=True), steps, points)
+            return _means(csv.reader(text, strict=True), steps, points)
     except (ValueError, csv.Error) as error:
         raise DataError(f"{path} is damaged, or not of this run ({error}); make the run again") from error
 

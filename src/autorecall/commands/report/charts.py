@@ -268,7 +268,7 @@ Box = tuple[float, float, float, float]
 
 
 def scatter(title: str, dots: list[Dot], folded: bool) -> Scatter:
-    """The dots, placed, variants below the others; labels where they hide neither a dot nor each other, if there is such a place."""
+    """The dots, placed, variants below the others; labels stand where they hide neither a dot nor each other."""
     frame = Frame(860, 430, left=52, right=24, bottom=48)
     kept = [dot.bytes for dot in dots if dot.bytes > 0]
     none = frame.x(0.05) if len(kept) < len(dots) else None

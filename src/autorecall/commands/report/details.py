@@ -44,7 +44,7 @@ class Budget:
     @classmethod
     def of(cls, runs: int) -> Budget:
         """Fewer points if there are many runs."""
-        return cls(max(50, min(200, 6000 // runs)), 8_000_000, runs if runs <= MANY else 1)
+        return cls(max(60, min(200, 6000 // runs)), 8_000_000, runs if runs <= MANY else 1)
 
 
 @dataclass(frozen=True)
