@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .figures import Accuracy, Diversity, History, Suppressed
 from .gradients import Gradients
+from .memory import Memory
 from .recalled import RecalledImages
 from .starts import RecallStarts
 from .study import Study
@@ -27,5 +28,6 @@ STUDIES: dict[str, Study] = {
         PublishedOrder(),
         Choices(),
         RecallStarts(),
+        Memory(),
     )
 }
