@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..runs.history import NAME
+from ..runs.result import Point, Result
 from ..storage.files import regular_file
 
 LARGEST = 2**30  # bytes
@@ -53,6 +54,12 @@ def read_means(folder: Path, steps: int, points: int) -> Means:
             return _means(csv.reader(text, strict=True), steps, points)
     except (ValueError, csv.Error) as error:
         raise DataError(f"{path} is damaged, or not of this run ({error}); make the run again") from error
+
+
+def points_of(result: Result, means: Means) -> list[Point]:
+    """The curve of accuracy; without one, the tests at the ends of tasks."""
+    rows = result.accuracy_matrix[-len(means.task_ends) :]  # a run that goes on has a row of what it knew before
+    return result.curve or [Point(end, row) for end, row in zip(means.task_ends, rows, strict=False)]
 
 
 def _means(rows: Iterator[list[str]], steps: int, points: int) -> Means:

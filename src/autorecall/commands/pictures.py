@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..recall.batch import Recalled
 from ..runs.folder import CURVES
-from ..runs.result import Point, Result
+from ..runs.result import Result
 from ..storage.files import write_bytes
 from .drawing import colours, draw_tasks, new_figure, shade_windows, tidy
-from .histories import read_means
+from .histories import points_of, read_means
 from .measure import Timing
 from .text import printable
 
@@ -54,8 +54,7 @@ def draw_curves(folder: Path, result: Result) -> None:
     losses = {name: values for name, values in means.columns.items() if name.endswith("loss")}
     figure = new_figure(7.0, 4.6 if losses else 2.6)
     above, *below = figure.subplots(2 if losses else 1, 1, squeeze=False, sharex=True)[:, 0]
-    # Without a curve there are the tests at the ends of tasks.
-    points = result.curve or [Point(*end) for end in zip(means.task_ends, result.accuracy_matrix, strict=False)]
+    points = points_of(result, means)
     if points:
         accuracies = np.array([point.accuracies for point in points])
         draw_tasks(above, [point.step for point in points], accuracies, means.task_ends)

@@ -54,10 +54,10 @@ def markdown(text: str) -> str:
 def spreadsheet(text: str) -> str:
     """The text in a cell of a CSV file, where no program takes it for a formula.
 
-    >>> spreadsheet("=1+1"), spreadsheet("-1.5"), spreadsheet("mnist/arm")
-    ("'=1+1", '-1.5', 'mnist/arm')
+    >>> spreadsheet("=1+1"), spreadsheet("-1.5"), spreadsheet("-"), spreadsheet("mnist/arm")
+    ("'=1+1", '-1.5', '-', 'mnist/arm')
     """
-    is_formula = text.startswith(("=", "+", "-", "@")) and not re.fullmatch(r"[+-][\d.]+", text)
+    is_formula = text.startswith(("=", "+", "-", "@")) and not re.fullmatch(r"[+-][\d.]*", text)
     return f"'{text}" if is_formula else text
 
 

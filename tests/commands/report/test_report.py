@@ -13,6 +13,7 @@ import pytest
 
 from autorecall.commands.report import details
 from autorecall.commands.report.charts import Dot, byte_words, scatter
+from autorecall.commands.rows import gather, grouped
 from autorecall.presets import PRESETS
 from autorecall.runs.result import MemoryCount
 
@@ -81,6 +82,28 @@ def test_several_runs_are_compared_by_mean_and_deviation_beside_the_paper(tmp_pa
     assert sorted(value for value in found.values("href") if value.startswith("#")) == ["#row-0", "#row-1", "#row-2"]
     assert "What does a byte buy?" in lines
     assert {"dot images", "dot numbers", "dot nothing"} <= set(found.values("class"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, ["tern", "emu"]),  # the stream begins with class 1
+        ({"parent": "seed-0"}, ["0", "1"]),
+        ({"tasks": [["emu", "tern"]], "accuracy_matrix": [[50.0]]}, ["0", "1"]),
+    ],
+)
+def test_recalled_classes_have_their_names_if_the_run_says_which_is_which(
+    tmp_path: Path, changes: dict[str, object], names: list[str]
+) -> None:
+    usual = PRESETS["mnist/arm"].config
+    stream = dataclasses.replace(usual.stream, classes_per_task=1, class_order=(1, 0))
+    said: dict[str, object] = {"tasks": [["emu"], ["tern"]], "accuracy_matrix": [[50.0, 0.0], [50.0, 50.0]]}
+    found = dataclasses.replace(result("own/arm", 0), **(said | changes))  # type: ignore[arg-type]
+    run = store(tmp_path / "run", found, dataclasses.replace(usual, stream=stream))
+    history(run, ["recalled_class_0", "recalled_class_1"], 500)
+    (row,) = grouped(gather(run))
+    (shown,) = details.row_details(0, row, [run], details.Budget.of(1)).runs
+    assert [bar.label for bar in shown.class_bars] == names
 
 
 def test_a_long_run_has_no_longer_curves_than_a_short_one(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...config import RunConfig
 from ...errors import DataError
 from ...presets import PRESETS
+from ...runs.history import NAME as HISTORY
 from ...runs.names import run_folder
 from ...storage.files import make_folder, write_text
 from ...storage.schema import with_field
@@ -142,5 +143,5 @@ def class_history(run: Run) -> NDArray[np.float64]:
     """The mean probabilities of classes among the recalled images: steps × classes, NaN where nothing was recalled."""
     shares = read_means(run.folder, run.result.steps, run.result.steps).recalled_classes()
     if shares is None:
-        raise DataError(f"{run.folder} is not of a run that recalls; make the run again")
+        raise DataError(f"{run.folder / HISTORY} is damaged, or not of a run that recalls; make the run again")
     return shares

@@ -112,7 +112,7 @@ def line_chart(
         frame,
         lines,
         step_ticks(last, frame),
-        [Tick(frame.y((value - low) / size), number(value)) for value in y_ticks if low <= value <= high],
+        [Tick(frame.y((at - low) / size), label) for at, label in labelled(y_ticks) if low <= at <= high],
         [frame.x(end / last) for end in task_ends[:-1]],
     )
 
@@ -146,6 +146,19 @@ def rounded_ticks(low: float, high: float, count: int) -> list[float]:
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
     first, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(step * place, 12 - math.floor(math.log10(step))) for place in range(first, end + 1)]
+
+
+def labelled(ticks: Sequence[float]) -> list[tuple[float, str]]:
+    """Ticks with as many digits as tell them apart.
+
+    >>> labelled([1.75, 1.755, 1.76])
+    [(1.75, '1.750'), (1.755, '1.755'), (1.76, '1.760')]
+    """
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.0
+    if not 1e-5 < step < 1:
+        return [(tick, number(tick)) for tick in ticks]
+    digits = next(places for places in range(8) if abs(round(step, places) - step) < step / 100)
+    return [(tick, f"{tick:,.{digits}f}") for tick in ticks]
 
 
 def number(value: float) -> str:

@@ -19,7 +19,7 @@ from ...runs.folder import RECALLED
 from ...runs.result import Point, Result
 from ...storage.files import regular_file
 from ...storage.schema import differences, field_of, names_of_fields
-from ..histories import Means, read_means
+from ..histories import Means, points_of, read_means
 from ..matrix import task_label
 from ..row_formats import paper_figure
 from ..rows import Row, Run
@@ -149,8 +149,7 @@ def run_details(run: Run, roots: Sequence[Path], budget: Budget, pictured: bool)
     shares = means.recalled_classes()
     classes = _class_names(run, 0 if shares is None else shares.shape[1])
     picture, picture_note = _picture(run, budget if pictured else Budget(0, 0, 0))
-    points = result.curve or [Point(*end) for end in zip(means.task_ends, result.accuracy_matrix, strict=False)]
-    points = _thinned(points, budget.points)
+    points = _thinned(points_of(result, means), budget.points)
     recalled = None if shares is None else np.nan_to_num(shares)
     return RunDetails(
         seed=result.seed,
@@ -192,15 +191,16 @@ def _class_names(run: Run, count: int) -> list[str]:
     names = [str(label) for label in range(count)]
     if run.config.dataset == "cifar10" and count == len(cifar10.CLASSES):
         return list(cifar10.CLASSES)
-    if not run.result.tasks or run.config.stream.order:
+    if run.result.parent or run.config.stream.order:  # whose tasks do not tell which number a class has
         return names
     try:
         tasks = run.config.stream.task_classes(names)
-    except ConfigError:  # a run that went on with more classes
+    except ConfigError:
         return names
-    for labels, said in zip(tasks, run.result.tasks, strict=False):
-        for label, name in zip(labels, said, strict=False):
-            names[label] = name
+    if [len(labels) for labels in tasks] == [len(said) for said in run.result.tasks]:
+        for labels, said in zip(tasks, run.result.tasks, strict=True):
+            for label, name in zip(labels, said, strict=True):
+                names[label] = name
     return names
 
 
