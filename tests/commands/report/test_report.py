@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from autorecall.commands.report import details
-from autorecall.commands.report.charts import Dot, byte_words, scatter
+from autorecall.commands.report.charts import byte_words
+from autorecall.commands.report.row_details import row_details
+from autorecall.commands.report.scatter import Dot, scatter
 from autorecall.commands.rows import gather, grouped
 from autorecall.presets import PRESETS
 from autorecall.runs.result import MemoryCount
@@ -102,7 +104,7 @@ def test_recalled_classes_have_their_names_if_the_run_says_which_is_which(
     run = store(tmp_path / "run", found, dataclasses.replace(usual, stream=stream))
     history(run, ["recalled_class_0", "recalled_class_1"], 500)
     (row,) = grouped(gather(run))
-    (shown,) = details.row_details(0, row, [run], details.Budget.of(1)).runs
+    (shown,) = row_details(0, row, [run], details.Budget.of(1)).runs
     assert [bar.label for bar in shown.class_bars] == names
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from .. import drawing
-from ..report.charts import Dot, Scatter, scatter
+from ..report.scatter import Dot, Scatter, scatter
 from ..rows import Run
 from ..table import Figure
 from .figures import DATASETS

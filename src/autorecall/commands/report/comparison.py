@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..rows import Row
-from .charts import Dot, Scatter, byte_words, scatter
-from .details import RowDetails
+from .charts import byte_words
+from .row_details import RowDetails
+from .scatter import Dot, Scatter, scatter
 
 FEWEST = 3  # rows that make a plot
 SHARED = ("fraction", "split", "test_images", "dataset")  # by which rows are told apart, and no settings of a method

@@ -14,9 +14,9 @@ from markupsafe import Markup
 
 from ..rows import Row, notes_on
 from ..text import printable
-from .charts import byte_words
 from .comparison import plots
-from .details import Budget, row_details
+from .details import Budget
+from .row_details import row_details
 
 MARK = '<meta name="generator" content="autorecall report">'  # by which a report is recognised
 
@@ -51,7 +51,7 @@ def page_of(rows: Sequence[Row], roots: Sequence[Path], left_out: Sequence[str] 
 
 def _environment() -> Environment:
     """Everything that is filled in is cleaned and escaped, whatever it is and wherever it stands."""
-    environment = Environment(
+    return Environment(
         loader=FunctionLoader(_text),
         autoescape=True,
         finalize=lambda value: printable(value) if type(value) is str else value,
@@ -59,8 +59,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["bytes"] = byte_words
-    return environment
 
 
 def _text(name: str) -> str:
