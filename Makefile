@@ -5,6 +5,7 @@
 # them ends otherwise than undisturbed.
 # `make test-onnx` installs what `autorecall export` needs beside the rest, and tries what it writes.
 # `make test-ray` installs Ray beside the rest and tries a cluster of two nodes on this machine, in three minutes.
+# `make test-report` tries the page of `autorecall report`, in a browser too if there is one (apt-get install chromium).
 # `make fuzz MINUTES=5` draws examples for the fuzz tests in that time, other ones every time.
 # All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
 
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: demo test test-onnx test-ray torture fuzz results tenth validation clean
+.PHONY: demo test test-onnx test-ray test-report torture fuzz results tenth validation clean
 
 demo: $(VENV)/.installed
 	$(BIN)/autorecall run
@@ -32,6 +33,9 @@ test-onnx: $(VENV)/.installed-dev
 test-ray: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check ray==2.60.0
 	$(BIN)/pytest tests/integrations/test_ray.py
+
+test-report: $(VENV)/.installed-dev
+	$(BIN)/pytest -rs tests/commands/report
 
 torture: $(VENV)/.installed
 	$(BIN)/python scripts/torture.py --minutes $(MINUTES)

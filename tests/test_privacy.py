@@ -34,6 +34,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To search a large picture takes minutes; curves are drawn from two files that are searched."""
+    monkeypatch.setattr("autorecall.commands.pictures.draw_curves", lambda folder, result: None)
+
+
 def images(folder: Path) -> Values:
     """All of them, as rows of mean 0 and length 1."""
     found = [np.asarray(Image.open(path), dtype=np.float64).ravel() for path in sorted(folder.rglob("*.png"))]

@@ -9,7 +9,7 @@ import pytest
 
 import autorecall
 
-HEAVY = ("torch", "safetensors", "numpy", "scipy", "matplotlib", "tyro", "rich", "PIL", "pooch")
+HEAVY = ("torch", "safetensors", "numpy", "scipy", "matplotlib", "tyro", "rich", "PIL", "pooch", "jinja2")
 
 
 NAMES = sorted(vars(autorecall)["__all__"])

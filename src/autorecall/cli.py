@@ -21,6 +21,7 @@ COMMANDS = (
     "export",
     "list",
     "show",
+    "report",
     "bench",
 )  # each a module of `commands` with a function `main`
 HELP = """\
@@ -37,6 +38,7 @@ commands:
   export RUN     write the model of a run as an ONNX file
   list [DATASET] print the presets, one `dataset/method` per line
   show DIR       collect all runs under a folder into one table, next to the paper's figures
+  report DIR     the same as one HTML file, with curves, recalled classes, settings and cost of every run
   bench          measure what recall costs on this machine
 
 `autorecall COMMAND --help` explains a command. Where to start:

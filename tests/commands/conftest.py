@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from autorecall import cli
+from autorecall.commands import pictures
 from autorecall.data import Dataset, Split, load, mnist
+from autorecall.runs.folder import CURVES
+from autorecall.runs.result import Result
+from autorecall.storage.files import write_bytes
 
 from .worlds import Said, Say
 
@@ -26,6 +30,11 @@ def few_digits() -> Dataset:
     )
 
 
+def quick_curves(folder: Path, result: Result) -> None:
+    """A file in place of the picture, which would take longer than the run; test_pictures.py draws it."""
+    write_bytes(folder / CURVES, result.preset.encode())
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_digits: Dataset) -> Path:
     """An empty folder to work in, few digits, and no data or cache of this machine."""
@@ -36,6 +45,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_digits: Dataset) 
     monkeypatch.setenv("AUTORECALL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(mnist, "load_embedded", lambda: few_digits)
+    monkeypatch.setattr(pictures, "draw_curves", quick_curves)
     return work
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from autorecall.commands.pictures import draw_recalled
-from autorecall.errors import AutorecallError
+from autorecall.commands.pictures import draw_curves, draw_recalled
+from autorecall.errors import AutorecallError, DataError
 from autorecall.recall.batch import Recalled
+from autorecall.runs.result import Point
+
+from .worlds import result
 
 INCH = 150  # pixels; a column is one inch wide
 
@@ -214,3 +218,41 @@ def test_a_picture_that_cannot_be_written_is_one_sentence_and_leaves_nothing(pat
 def test_an_older_picture_is_replaced(path: Path) -> None:
     path.write_text("an older picture")
     assert inches(drawn(path, torch.rand(3, 1, 8, 8), torch.rand(3, 1, 8, 8), range(3))) == (3, 2.7)
+
+
+# Curves
+
+
+def curves(folder: Path, columns: str = "step,task,loss,recalled_loss", curve: bool = True) -> NDArray[np.uint8]:
+    """Those of a run of two tasks and ten steps."""
+    losses = ",1.5,0.5" if "loss" in columns else ""
+    rows = "".join(f"{step},{1 + step // 6}{losses}\n" for step in range(1, 11))
+    (folder / "history.csv").write_text(f"{columns}\n{rows}")
+    points = [Point(step, [10.0 * step, 5.0 * step]) for step in (0, 5, 10)] if curve else []
+    found = replace(result("own/$x_1$", 0), steps=10, accuracy_matrix=[[90.0, 0.0], [50.0, 80.0]], curve=points)
+    draw_curves(folder, found)
+    with Image.open(folder / "curves.png") as image:
+        assert image.format == "PNG"
+        return np.asarray(image.convert("RGB"))
+
+
+def test_curves_show_every_task_and_every_loss(tmp_path: Path) -> None:
+    pixels = curves(tmp_path)
+    assert inches(pixels) == (7.0, 4.6)
+    blue, red = (0, 0x72, 0xB2), (0xD5, 0x5E, 0)
+    below = pixels[len(pixels) // 2 :]
+    assert min(count(pixels, blue), count(pixels, red)) > min(count(below, blue), count(below, red)) > 100
+    first = (tmp_path / "curves.png").read_bytes()
+    curves(tmp_path)
+    assert (tmp_path / "curves.png").read_bytes() == first
+
+
+def test_a_method_without_a_loss_or_a_run_without_a_curve_has_curves_too(tmp_path: Path) -> None:
+    assert inches(curves(tmp_path, "step,task")) == (7.0, 2.6)
+    assert count(curves(tmp_path, "step,task", curve=False), (0, 0x72, 0xB2)) > 100
+
+
+def test_a_history_that_is_not_of_the_run_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^cannot read .*history\.csv"):
+        draw_curves(tmp_path, result("mnist/arm", 0))
+    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ import pytest
 from autorecall.commands import costs, many
 from autorecall.commands.paper import STUDIES
 from autorecall.commands.paper.study import Place, Row, Study, write_table
-from autorecall.commands.paper.table import Cell, Figure, Table
+from autorecall.commands.table import Cell, Figure, Table
 from autorecall.data import mnist
 from autorecall.data.mnist import load_embedded
 

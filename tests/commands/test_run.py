@@ -521,13 +521,14 @@ def test_a_full_disk_exits_with_1_and_says_where_to_go_on(say: Say, monkeypatch:
     assert (said.code, said.out.startswith("resuming after step 7 of 20")) == (0, True)
 
 
-def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, place: Path) -> None:
+@pytest.mark.parametrize(("name", "what"), [("recalled.png", "recalled images"), ("curves.png", "curves")])
+def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, place: Path, name: str, what: str) -> None:
     folder = place / "runs" / "mnist" / "arm+fraction=0.1" / "seed-0"
-    (folder / "recalled.png").mkdir(parents=True)
+    (folder / name).mkdir(parents=True)
     (folder / ".lock").touch()  # of an earlier process: the folder is a run's
     said = say("run", "mnist/arm", "--fraction", "0.1")
     assert said.code == 0
-    assert said.err.startswith("autorecall: the recalled images could not be shown (WriteError): cannot write ")
+    assert said.err.startswith(f"autorecall: the {what} could not be shown (WriteError): cannot write ")
     assert said.err.count("\n") == 1
     assert (folder / "result.json").exists()
 

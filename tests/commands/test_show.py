@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import os
 import re
@@ -13,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from autorecall import ARMConfig, LagConfig, cli
-from autorecall.commands.rows import HEADER
+from autorecall.commands.row_formats import HEADER
 from autorecall.commands.text import markdown
-from autorecall.config import RunConfig
 from autorecall.presets import PRESETS
-from autorecall.runs.result import MemoryCount, Result, Seconds, as_json
-from autorecall.storage.formats import FORMAT, stamped
-from autorecall.storage.schema import to_json
+from autorecall.runs.result import Result
+from autorecall.storage.formats import FORMAT
+
+from .worlds import result, store
 
 
 @dataclass(frozen=True)
@@ -43,38 +45,15 @@ Show = Callable[..., Said]
 
 
 @pytest.fixture
-def show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Show:
+def show(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Show:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
     def typed(*words: str) -> Said:
         code = cli.dispatch(["show", str(tmp_path), *words])
         printed = capsys.readouterr()
         return Said(code, printed.out, printed.err)
 
     return typed
-
-
-def result(preset: str, seed: int, accuracy: float = 50.0, lost: float | None = 20.0) -> Result:
-    return Result(
-        preset=preset,
-        seed=seed,
-        split="test",
-        accuracy=accuracy,
-        forgetting=lost,
-        accuracy_matrix=[[accuracy]],
-        memory=MemoryCount(images=0, image_mb=0.0, parameters=478_410, parameter_mb=1.91364),
-        steps=500,
-        seconds=Seconds(train=7.0, evaluate=1.5),
-        versions={},
-        machine={},
-    )
-
-
-def store(folder: Path, found: Result, config: RunConfig | None = None) -> Path:
-    """A run folder, made by hand."""
-    config = dataclasses.replace(config or PRESETS[found.preset].config, seed=found.seed)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(stamped({"preset": found.preset} | to_json(config))))
-    (folder / "result.json").write_text(json.dumps(as_json(found)))
-    return folder
 
 
 def edit(path: Path, **changes: object) -> None:
@@ -125,10 +104,88 @@ def test_the_table_for_the_terminal_holds_the_same(tmp_path: Path, show: Show) -
         store(tmp_path / f"seed-{seed}", result("mnist/arm", seed, accuracy))
     said = show()
     assert (said.code, said.err) == (0, "")
-    (line,) = [line for line in said.out.splitlines() if "mnist/arm" in line and "│" in line]
-    cells = [cell.strip() for cell in line.strip("│").split("│")]
-    assert cells == list(show("--markdown").rows()[0].values())
+    (line,) = [line for line in said.out.splitlines() if line.startswith("mnist/arm")]
+    (row,) = show("--markdown").rows()
+    shown = [row[name] for name in ("run", "accuracy", "paper", "forgetting", "paper 2")]
+    assert re.split(" {2,}", line) == [*shown, "1.91", *(row[name] for name in ("seeds", "seconds", "images"))]
     assert "Measured: mean ± standard deviation over seeds" in said.out
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 140])
+def test_the_table_fits_the_terminal_and_keeps_what_matters_most(
+    tmp_path: Path, show: Show, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    usual = PRESETS["mnist/arm"].config
+    assert isinstance(usual.learner, ARMConfig)
+    learner = dataclasses.replace(usual.learner, ascent_steps=5, diversity=0.25, teacher_avoidance=3.0, told=True)
+    store(tmp_path / "a", result("cifar10/ablation-no-total-variation", 0))
+    store(tmp_path / "b", result("mnist/arm", 0), dataclasses.replace(usual, learner=learner, fraction=0.5))
+    if columns != 100:  # which is how wide it is if nobody says
+        monkeypatch.setenv("COLUMNS", str(columns))
+    lines = show().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    header = lines[0].split()
+    wide = ["run", "accuracy", "paper", "forgetting", "paper", "kept", "MB", "seeds", "seconds", "images", "parameters"]
+    assert header == wide[: {60: 3, 80: 4, 100: 8, 140: 11}[columns]]
+    text = " ".join(" ".join(line.split()) for line in lines)
+    for setting in ("teacher_avoidance=3.0", "diversity=0.25", "ascent_steps=5", "told=True", "fraction=0.5"):
+        assert setting in text
+
+
+# Other formats
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A row of the paper with two seeds, one with other settings, and one of another name."""
+    for seed, accuracy in enumerate([54.0, 58.0]):
+        store(tmp_path / f"arm-{seed}", result("mnist/arm", seed, accuracy))
+    half = dataclasses.replace(PRESETS["mnist/naive"].config, fraction=0.5)
+    store(tmp_path / "half", result("mnist/naive", 0, 19.25, None), half)
+    store(tmp_path / "own", result('=HYPERLINK("http://x")&_\\{$', 3), PRESETS["mnist/arm"].config)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("mixed")
+def test_csv_has_every_figure_in_full(show: Show) -> None:
+    said = show("--csv")
+    assert (said.code, said.err) == (0, "")
+    half, arm, own = csv.DictReader(io.StringIO(said.out))
+    assert (arm["run"], arm["seeds"], arm["accuracy"]) == ("mnist/arm", "2", "56.0")
+    assert float(arm["accuracy spread"]) == pytest.approx(8**0.5)
+    assert (arm["published accuracy"], arm["published accuracy spread"]) == ("56.3", "2.6")
+    assert (arm["numbers"], arm["number MB"], arm["seconds"]) == ("478410", "1.91364", "8.5")
+    assert (half["changed"], half["forgetting"], half["published accuracy"]) == ("fraction=0.5", "", "")
+    assert own["run"].startswith("'=")  # which a spreadsheet shows, and does not compute
+
+
+@pytest.mark.usefixtures("mixed")
+def test_json_has_every_figure_in_full(show: Show) -> None:
+    said = show("--json")
+    assert (said.code, said.err, said.out.isascii()) == (0, "", True)
+    half, arm, own = json.loads(said.out)
+    assert arm["accuracy"] == {"mean": 56.0, "deviation": pytest.approx(8**0.5)}
+    assert arm["published"]["accuracy"] == {"mean": 56.3, "spread": 2.6}
+    assert (arm["seeds"], arm["memory"]["bytes"], arm["seconds"]) == ([0, 1], 1_913_640, 8.5)
+    assert (half["changed"], half["forgetting"], half["published"]) == ({"fraction": 0.5}, None, None)
+    assert own["preset"] == '=HYPERLINK("http://x")&_\\{$'
+
+
+@pytest.mark.usefixtures("mixed")
+def test_latex_has_a_line_for_every_row(show: Show) -> None:
+    said = show("--latex")
+    assert (said.code, said.err) == (0, "")
+    lines = [line for line in said.out.splitlines() if line.endswith("\\\\")]
+    assert [line.count("&") - line.count(r"\&") for line in lines] == [11] * 4
+    assert r"56.0 $\pm$ 2.8 & 56.3 $\pm$ 2.6" in lines[2]
+    assert r"\&\_\textbackslash{}\{\$" in lines[3]
+
+
+def test_formats_are_given_one_at_a_time(tmp_path: Path, show: Show) -> None:
+    store(tmp_path / "run", result("mnist/arm", 0))
+    said = show("--csv", "--json")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "autorecall: --csv and --json are given; expected one format at a time\n"
 
 
 # Which runs make a row
@@ -453,7 +510,7 @@ def test_rows_of_their_own_are_not_compared(tmp_path: Path, show: Show) -> None:
 def test_names_with_markup_are_shown_literally(tmp_path: Path, show: Show, name: str) -> None:
     store(tmp_path / "run", result(name, 0), PRESETS["mnist/arm"].config)
     (line,) = [line for line in show().out.splitlines() if name in line]
-    assert line.startswith(f"│ {name} ")
+    assert line.startswith(f"{name} ")
     (row,) = show("--markdown").rows()
     assert row["run"] == markdown(name)
     assert (row["paper"], row["accuracy"]) == ("-", "50.0")

@@ -52,7 +52,7 @@ def test_a_signal_saves_the_run_and_the_same_command_goes_on(
     whole = place / "whole" / "mnist" / "arm" / "seed-0"
     assert files(folder) == files(whole)
     assert read(folder / "result.json") == read(whole / "result.json")
-    for name in ("history.csv", "recalled.png", "config.json"):
+    for name in ("history.csv", "curves.png", "recalled.png", "config.json"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
 
 

@@ -28,8 +28,8 @@ from autorecall.runs.lock import locked
 from autorecall.runs.result import Result
 from autorecall.storage.schema import with_field
 
-from .test_show import edit, result, store
-from .worlds import FILES, MAIN, Say, files, read, refused, times
+from .test_show import edit
+from .worlds import FILES, MAIN, Say, files, read, refused, result, store, times
 
 SMALL = ["--network.hidden", "16", "--threads", "1", "--curve-points", "0"]
 ARM = ["mnist/arm", *SMALL, "--fraction", "0.1"]

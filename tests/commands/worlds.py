@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,7 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-FILES = {"config.json", "history.csv", "model.safetensors", "result.json"}
+from autorecall.config import RunConfig
+from autorecall.presets import PRESETS
+from autorecall.runs.result import MemoryCount, Result, Seconds, as_json
+from autorecall.storage.formats import stamped
+from autorecall.storage.schema import to_json
+
+FILES = {"config.json", "curves.png", "history.csv", "model.safetensors", "result.json"}
 MAIN = "from autorecall.cli import main; main()"
 
 
@@ -66,3 +73,29 @@ def without_reader(*words: str) -> tuple[int, str]:
     done = program(*words, stdout=writing)
     os.close(writing)
     return done.returncode, done.stderr
+
+
+def result(preset: str, seed: int, accuracy: float = 50.0, lost: float | None = 20.0) -> Result:
+    """What a run found, made up."""
+    return Result(
+        preset=preset,
+        seed=seed,
+        split="test",
+        accuracy=accuracy,
+        forgetting=lost,
+        accuracy_matrix=[[accuracy]],
+        memory=MemoryCount(images=0, image_mb=0.0, parameters=478_410, parameter_mb=1.91364),
+        steps=500,
+        seconds=Seconds(train=7.0, evaluate=1.5),
+        versions={},
+        machine={},
+    )
+
+
+def store(folder: Path, found: Result, config: RunConfig | None = None) -> Path:
+    """A run folder, made by hand."""
+    config = dataclasses.replace(config or PRESETS[found.preset].config, seed=found.seed)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(stamped({"preset": found.preset} | to_json(config))))
+    (folder / "result.json").write_text(json.dumps(as_json(found)))
+    return folder

@@ -270,9 +270,15 @@ def test_what_a_killed_process_left_is_removed_and_what_others_put_there_stays(
     kill(config(), data, tmp_path, step)
     (tmp_path / "checkpoints").mkdir(exist_ok=True)
     others = {".notes.tmp", ".history.csv.tmp", "notes.txt", "checkpoints/mymodel.pt", "checkpoints/.a.1.tmp"}
-    left = {".lock", ".result.json.123.tmp", ".recalled.png.4.tmp", "checkpoints/.step-000000009.safetensors.123.tmp"}
-    left |= {".learner.safetensors.5.tmp", ".model.safetensors.6.tmp"}
-    for name in others | left | ({"recalled.png", "learner.safetensors"} if step == 1 else set()):
+    left = {
+        ".lock",
+        ".result.json.123.tmp",
+        ".recalled.png.4.tmp",
+        ".curves.png.4.tmp",
+        "checkpoints/.step-000000009.safetensors.123.tmp",
+    }
+    left |= {".curves.png.4.tmp", ".learner.safetensors.5.tmp", ".model.safetensors.6.tmp"}
+    for name in others | left | ({"recalled.png", "curves.png", "learner.safetensors"} if step == 1 else set()):
         (tmp_path / name).write_text("half a f")
     run("own/bars", config(), data, tmp_path)
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}

@@ -9,17 +9,21 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..recall.batch import Recalled
+from ..runs.folder import CURVES
+from ..runs.result import Result
 from ..storage.files import write_bytes
+from .drawing import colours, draw_tasks, new_figure, shade_windows, tidy
+from .histories import points_of, read_means
 from .measure import Timing
 from .text import printable
 
 COLUMNS = 10
+CURVE_POINTS = 500
 
 
 @rc_context({"text.parse_math": False, "text.usetex": False})  # a class name is neither a formula nor TeX
@@ -27,7 +31,7 @@ def draw_recalled(path: Path, x: Tensor, recalled: Recalled, targets: Tensor, cl
     """Real images above what they became, with the class that they teach most below."""
     columns = _distinct(recalled)
     labels = targets.argmax(1).tolist()
-    figure = _figure(max(len(columns), 3), 2.7)
+    figure = new_figure(max(len(columns), 3), 2.7)
     axes = figure.subplots(2, len(columns), squeeze=False)
     for column, index in enumerate(columns):
         origin = None if recalled.origins is None else int(recalled.origins[index])
@@ -43,9 +47,34 @@ def draw_recalled(path: Path, x: Tensor, recalled: Recalled, targets: Tensor, cl
     _save(figure, path)
 
 
+@rc_context({"text.parse_math": False, "text.usetex": False})  # nor is the name of a preset
+def draw_curves(folder: Path, result: Result) -> None:
+    """The accuracy of each task over training and the losses below, from a run's result and history."""
+    means = read_means(folder, result.steps, CURVE_POINTS)
+    losses = {name: values for name, values in means.columns.items() if name.endswith("loss")}
+    figure = new_figure(7.0, 4.6 if losses else 2.6)
+    above, *below = figure.subplots(2 if losses else 1, 1, squeeze=False, sharex=True)[:, 0]
+    points = points_of(result, means)
+    if points:
+        accuracies = np.array([point.accuracies for point in points])
+        draw_tasks(above, [point.step for point in points], accuracies, means.task_ends)
+    above.set_ylabel("accuracy in %")
+    above.set_title(f"{printable(result.preset)[:60]}, seed {result.seed}: {result.accuracy:.1f} %", fontsize=10)
+    for ax in below:
+        for (name, values), colour in zip(losses.items(), colours(len(losses)), strict=True):
+            ax.plot(means.ends, values, color=colour, linewidth=1, label=name.replace("_", " "))
+        shade_windows(ax, means.task_ends)
+        tidy(ax)
+        ax.grid(axis="x", visible=False)
+        ax.set_ylabel("loss")
+        ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.axes[-1].set_xlabel("step")
+    _save(figure, folder / CURVES)
+
+
 def draw_growth(path: Path, curves: dict[str, dict[int, Timing]]) -> None:
     """Seconds per iteration against each size, on logarithmic axes: a straight line of slope 1 is linear growth."""
-    figure = _figure(2.6 * len(curves), 2.6)
+    figure = new_figure(2.6 * len(curves), 2.6)
     for ax, (name, curve) in zip(
         figure.subplots(1, len(curves), sharey=True, squeeze=False)[0], curves.items(), strict=True
     ):
@@ -60,12 +89,6 @@ def draw_growth(path: Path, curves: dict[str, dict[int, Timing]]) -> None:
         ax.grid(alpha=0.3)
     figure.axes[0].set_ylabel("seconds per iteration")
     _save(figure, path)
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -6,23 +6,22 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
+from typing import TypeAlias
 
 from ..config import RunConfig
 from ..errors import AutorecallError, DataError
-from ..presets import PRESETS, changes
+from ..presets import PRESETS, Published, changes
 from ..runs.folder import FILES, is_ours, read_config
-from ..runs.result import Result, read_result
+from ..runs.names import short_names
+from ..runs.result import MemoryCount, Result, read_result
+from ..storage.schema import names_of_fields
 from .matrix import MOST_COLUMNS, is_own, task_label
-from .text import markdown as in_markdown
+from .table import Figure
 from .text import printable
 
-HEADER = ("run", "seeds", "accuracy", "paper", "forgetting", "paper", "images", "MB", "parameters", "MB", "seconds")
 NAMED = 5  # of a list that may be long
 
 # What the last digits of a figure depend on, or more: (where it is recorded, under which name, what it is called)
@@ -35,6 +34,14 @@ COMPUTED_WITH = (
 )
 
 
+Told: TypeAlias = Callable[[str], None]
+
+
+def leave_out(what: str) -> None:
+    """Say what is left out."""
+    print(printable(f"left out: {what}"), file=sys.stderr)
+
+
 @dataclass(frozen=True)
 class Run:
     """One finished run."""
@@ -44,35 +51,69 @@ class Run:
     result: Result
 
 
-def print_rows(runs: Sequence[Run], markdown: bool = False) -> None:
-    """One table of all of them, and what its figures mean."""
-    groups = grouped(runs)
-    shown = in_markdown if markdown else printable
-    rows = [tuple(map(shown, _row(name, group))) for name, group in groups.items()]
-    notes = _notes(groups) + [note for name, group in groups.items() for note in _mixed(name, group, shown)]
-    notes += [note for name, group in groups.items() for note in _tasks(name, group[0], shown)]
-    if markdown:
-        print("| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
-        print("\n".join("| " + " | ".join(row) + " |" for row in rows))
-        print("\n" + "\n".join(notes))
-        return
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 160
-    table = Table(*HEADER)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    for note in notes:
-        console.print(note)
+@dataclass(frozen=True)
+class Row:
+    """Runs that differ only in the seed: a preset, and what differs from it."""
+
+    preset: str
+    changed: Mapping[str, object]
+    by_seed: dict[int, Run]
+
+    @property
+    def runs(self) -> list[Run]:
+        """One for each seed."""
+        return list(self.by_seed.values())
+
+    @property
+    def name(self) -> str:
+        """The preset, and all that differs from it."""
+        return " ".join([self.preset, *(f"{field}={value}" for field, value in self.changed.items())])
+
+    @property
+    def in_presets(self) -> bool:
+        """Whether this is a preset as it stands."""
+        return self.preset in PRESETS and not self.changed
+
+    @property
+    def published(self) -> Published | None:
+        """What the paper reports of it, unless it has other settings or was never published."""
+        return PRESETS[self.preset].published if self.in_presets else None
+
+    @property
+    def accuracy(self) -> Figure:
+        """Over seeds."""
+        found = Figure.over([run.result.accuracy for run in self.runs])
+        assert found is not None
+        return found
+
+    @property
+    def forgetting(self) -> Figure | None:
+        """Over seeds; None if there is a single task."""
+        return Figure.over([run.result.forgetting for run in self.runs if run.result.forgetting is not None])
+
+    @property
+    def memory(self) -> MemoryCount:
+        """What is kept besides the network, which no seed changes."""
+        return self.runs[0].result.memory
+
+    @property
+    def seconds(self) -> float:
+        """Of training and testing, on average."""
+        return statistics.fmean(run.result.seconds.train + run.result.seconds.evaluate for run in self.runs)
+
+    @property
+    def changed_briefly(self) -> list[str]:
+        """What differs from the preset, by the last words of the settings' names."""
+        brief = short_names(names_of_fields(self.runs[0].config))
+        return [short(f"{brief.get(field, field)}={value}") for field, value in self.changed.items()]
 
 
-def gather(directory: Path) -> list[Run]:
+def gather(directory: Path, told: Told = leave_out) -> list[Run]:
     """All finished runs under a folder; what cannot be read is named and left out."""
     if not directory.is_dir():
         raise DataError(f"{directory} is not a folder; give one that `autorecall run --out` wrote")
     runs, unended = [], []
-    for folder in sorted(_folders(directory)):
+    for folder in sorted(_folders(directory, told)):
         if ".old-" in folder.name:
             continue
         if not (folder / "result.json").exists():
@@ -82,13 +123,13 @@ def gather(directory: Path) -> list[Run]:
         try:
             runs.append(read_run(folder))
         except AutorecallError as error:
-            _leave_out(str(error))
+            told(str(error))
     if unended:
-        _leave_out(_some(unended))
+        told(_some(unended))
     return runs
 
 
-def _folders(directory: Path) -> Iterator[Path]:
+def _folders(directory: Path, told: Told) -> Iterator[Path]:
     """The folders that hold a file of a run, at any depth; links to folders are not followed."""
     left = [directory]
     while left:
@@ -97,7 +138,7 @@ def _folders(directory: Path) -> Iterator[Path]:
             with os.scandir(folder) as entries:
                 found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         except OSError as error:
-            _leave_out(f"cannot read {folder}: {error.strerror}")
+            told(f"cannot read {folder}: {error.strerror}")
             continue
         left += [folder / name for name, is_folder in found if is_folder]
         if any(name in FILES for name, _ in found):
@@ -109,10 +150,6 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def _leave_out(what: str) -> None:
-    print(printable(f"left out: {what}"), file=sys.stderr)
-
-
 def read_run(folder: Path) -> Run:
     """One finished run."""
     try:
@@ -122,96 +159,63 @@ def read_run(folder: Path) -> Run:
         raise DataError(f"{folder}: {error}") from error
 
 
-def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs that differ only in the seed, under a name that says how they differ from their preset."""
-    groups: dict[str, dict[int, Run]] = {}
+def grouped(runs: Sequence[Run], told: Told = leave_out) -> list[Row]:
+    """Runs that differ only in the seed, in the order of the presets."""
+    rows: dict[str, Row] = {}
     usual = {name: row.config for name, row in PRESETS.items()}
     for run in runs:
         # Without a preset, a run is compared with the first of its name.
-        changed = changes(run.config, usual.setdefault(run.result.preset, run.config))
-        name = " ".join([run.result.preset, *(f"{field}={value}" for field, value in changed.items())])
-        twin = groups.setdefault(name, {}).setdefault(run.result.seed, run)
+        preset = run.result.preset
+        row = Row(preset, changes(run.config, usual.setdefault(preset, run.config)), {})
+        twin = rows.setdefault(row.name, row).by_seed.setdefault(run.result.seed, run)
         if twin is not run:  # a duplicate says nothing about how much runs differ
-            _leave_out(f"{run.folder} has the same settings and seed as {twin.folder}")
+            told(f"{run.folder} has the same settings and seed as {twin.folder}")
     order = {name: place for place, name in enumerate(PRESETS)}
-    names = sorted(groups, key=lambda name: (order.get(name.split(" ")[0], len(order)), name))
-    return {name: list(groups[name].values()) for name in names}
+    return sorted(rows.values(), key=lambda row: (order.get(row.preset, len(order)), row.name))
 
 
-def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
-    forgetting = [run.result.forgetting for run in runs if run.result.forgetting is not None]
-    memory = runs[0].result.memory
-    return (
-        _short(name),
-        str(len(runs)),
-        spread([run.result.accuracy for run in runs]),
-        _paper(name, "accuracy"),
-        spread(forgetting),
-        _paper(name, "forgetting"),
-        f"{memory.images:,.0f}",
-        f"{memory.image_mb:.2f}",
-        f"{memory.numbers:,.0f}",
-        f"{memory.number_mb:.2f}",
-        f"{statistics.fmean(run.result.seconds.train + run.result.seconds.evaluate for run in runs):.1f}",
-    )
+def notes_on(rows: Sequence[Row], shown: Callable[[str], str]) -> list[str]:
+    """What the figures of these rows mean; `shown` makes text from files fit to be shown."""
+    notes = _meanings(rows) + [note for row in rows for note in _mixed(row, shown)]
+    return notes + [note for row in rows for note in _tasks(row, shown)]
 
 
-def _short(name: str) -> str:
-    """The name of a row, without the rest of long lists."""
-    return re.sub(r"\[([^][,]+, [^][,]+), [^][]+\]", r"[\1, …]", name)
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation, as far as there are any."""
-    if not values:
-        return "-"
-    mean = statistics.fmean(values)
-    return f"{mean:.1f} ± {statistics.stdev(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
-
-
-def _paper(name: str, what: str) -> str:
-    """The published figure of a row, unless it has other settings or was never published."""
-    if name not in PRESETS:
-        return "-"
-    published = PRESETS[name].published
-    if published is None:
-        return "not in the paper"
-    value = getattr(published, what)
-    return "-" if value is None else f"{value} ± {getattr(published, what + '_spread')}"
-
-
-def _notes(names: Iterable[str]) -> list[str]:
+def _meanings(rows: Sequence[Row]) -> list[str]:
     """What ± means, in our figures and in the paper's."""
     meanings: dict[str, list[str]] = {}
-    for name in names:
-        published = PRESETS[name].published if name in PRESETS else None
-        if published is not None:
-            meanings.setdefault(published.spread, []).append(name)
+    for row in rows:
+        if row.published is not None:
+            meanings.setdefault(row.published.spread, []).append(row.name)
     notes = ["Measured: mean ± standard deviation over seeds, in percent; a single run has no ±. 1 MB is 10⁶ bytes."]
     return notes + [f"Paper's ±: {meaning} ({', '.join(names)})." for meaning, names in meanings.items()]
 
 
-def _tasks(name: str, run: Run, shown: Callable[[str], str]) -> list[str]:
+def _tasks(row: Row, shown: Callable[[str], str]) -> list[str]:
     """The tasks of a user's own data, by the names of their classes."""
-    if not is_own(run.config.dataset) or not run.result.tasks:
+    if not is_own(row.runs[0].config.dataset) or not row.runs[0].result.tasks:
         return []
-    tasks = [task_label(classes, 60) for classes in run.result.tasks]
+    tasks = [task_label(classes, 60) for classes in row.runs[0].result.tasks]
     more = f"; and {len(tasks) - MOST_COLUMNS:,} more" if len(tasks) > MOST_COLUMNS else ""
-    return [f"{shown(_short(name))}: tasks {shown('; '.join(tasks[:MOST_COLUMNS]))}{more}."]
+    return [f"{shown(short(row.name))}: tasks {shown('; '.join(tasks[:MOST_COLUMNS]))}{more}."]
 
 
-def _mixed(name: str, runs: Sequence[Run], shown: Callable[[str], str]) -> list[str]:
+def _mixed(row: Row, shown: Callable[[str], str]) -> list[str]:
     """In what the runs of a row differ although their settings do not."""
     notes = []
     for part, key, called in COMPUTED_WITH:
         seeds: dict[str, list[int]] = {}
-        for run in runs:
+        for run in row.runs:
             seeds.setdefault(getattr(run.result, part).get(key, "not recorded"), []).append(run.result.seed)
         if len(seeds) > 1:
             values = "; ".join(
                 f"{shown(value)}: seed{'s' * (len(having) > 1)} {_some([str(seed) for seed in sorted(having)])}"
                 for value, having in sorted(seeds.items())
             )
-            row = f"{shown(_short(name))}: not all on the same {called} ({values})"
-            notes.append(f"{row}; the same seed gives other figures there.")
+            said = f"{shown(short(row.name))}: not all on the same {called} ({values})"
+            notes.append(f"{said}; the same seed gives other figures there.")
     return notes
+
+
+def short(name: str) -> str:
+    """The name of a row, without the rest of long lists."""
+    return re.sub(r"\[([^][,]+, [^][,]+), [^][]+\]", r"[\1, …]", name)

@@ -20,7 +20,7 @@ from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own, blamed
 from ..presets import DEFAULT, PRESETS, changes, preset
 from ..recall.batch import Recalled
-from ..runs.folder import LEARNER, earlier_result, read_config
+from ..runs.folder import CURVES, LEARNER, RECALLED, earlier_result, read_config
 from ..runs.loop import Observer
 from ..runs.names import run_folder
 from ..runs.result import Result
@@ -46,8 +46,8 @@ class Arguments:
     PRESET is a row of the paper's tables, as printed by `autorecall list`. Every option below changes one field of it;
     options depend on the preset, so `autorecall run PRESET --help` shows those of its own learner.
 
-    The folder gets config.json (run it again with --config), history.csv (one row per step), result.json and, for
-    methods that recall images, recalled.png. To resume an interrupted run, give the same command again.
+    The folder gets config.json (run it again with --config), history.csv (one row per step), result.json, curves.png
+    and, for methods that recall images, recalled.png. To resume an interrupted run, give the same command again.
     """
 
     preset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PRESET")]
@@ -210,7 +210,7 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
 
 
 class Bar(Observer):
-    """A progress bar with the time left, one row of the matrix per task, and the picture at the end."""
+    """A progress bar with the time left, one row of the matrix per task, and pictures at the end."""
 
     def __init__(
         self, console: Console, title: str, folder: Path, classes: Sequence[str], matrix: Matrix, pictures: bool
@@ -258,7 +258,13 @@ class Bar(Observer):
             return
         from .pictures import draw_recalled
 
-        draw_recalled(self._folder / "recalled.png", x, recalled, targets, self._classes)
+        draw_recalled(self._folder / RECALLED, x, recalled, targets, self._classes)
+
+    def finished(self, result: Result) -> None:
+        """Draw the curves."""
+        from .pictures import draw_curves
+
+        draw_curves(self._folder, result)
 
     def __enter__(self) -> Bar:
         self._progress.__enter__()
@@ -295,5 +301,6 @@ def print_result(console: Console, config: RunConfig, result: Result, folder: Pa
     if result.left_out:
         console.print(f"left out          {result.left_out:,} image{'s' * (result.left_out > 1)} that cannot be read")
     console.print(f"results           {printable(os.fspath(folder))}", soft_wrap=True)
-    if (folder / "recalled.png").exists():
-        console.print(f"picture           {printable(os.fspath(folder / 'recalled.png'))}", soft_wrap=True)
+    for name in (CURVES, RECALLED):
+        if (folder / name).exists():
+            console.print(f"picture           {printable(os.fspath(folder / name))}", soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -20,7 +19,8 @@ from ..runs.names import run_folder
 from . import run as run_command
 from .many import check_jobs, finished, make
 from .output import quiet_console
-from .rows import Run, grouped, print_rows
+from .row_formats import print_rows
+from .rows import Run, grouped
 from .text import printable
 from .words import harmless
 from .worker import Job
@@ -77,11 +77,12 @@ def main(arguments: list[str]) -> None:
         result = finished(job)
         assert result is not None
         runs.append(Run(Path(job.folder), job.config, result))
-    print_rows(runs)
+    rows = grouped(runs)
+    print_rows(rows)
     if chosen.best:
-        name, group = max(grouped(runs).items(), key=lambda row: statistics.fmean(r.result.accuracy for r in row[1]))
-        accuracy = statistics.fmean(run.result.accuracy for run in group)
-        console.print(f"best: {printable(name)} with {accuracy:.1f} % on the validation images", soft_wrap=True)
+        best = max(rows, key=lambda row: row.accuracy.value)
+        said = f"best: {printable(best.name)} with {best.accuracy.value:.1f} % on the validation images"
+        console.print(said, soft_wrap=True)
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -51,6 +51,16 @@ def markdown(text: str) -> str:
     return escaped.replace("@", "<!-- -->@<!-- -->")
 
 
+def spreadsheet(text: str) -> str:
+    """The text in a cell of a CSV file, where no program takes it for a formula.
+
+    >>> spreadsheet("=1+1"), spreadsheet("-1.5"), spreadsheet("-"), spreadsheet("mnist/arm")
+    ("'=1+1", '-1.5', '-', 'mnist/arm')
+    """
+    is_formula = text.startswith(("=", "+", "-", "@")) and not re.fullmatch(r"[+-][\d.]*", text)
+    return f"'{text}" if is_formula else text
+
+
 def complain(sentence: str) -> None:
     """Print a sentence on stderr, if anyone is there to read it."""
     with suppress(OSError):

@@ -24,7 +24,7 @@ from ..data import Dataset
 from ..errors import AutorecallError, InterruptedRunError, InUseError
 from ..own import Own
 from ..recall.batch import Recalled
-from ..runs.folder import LEARNER
+from ..runs.folder import LEARNER, RECALLED
 from ..runs.loop import Observer
 from ..runs.result import Result, read_result
 from ..runs.run import run
@@ -106,7 +106,13 @@ class Reporter(Observer):
             return
         from .pictures import draw_recalled
 
-        draw_recalled(Path(self._job.folder) / "recalled.png", x, recalled, targets, self._classes)
+        draw_recalled(Path(self._job.folder) / RECALLED, x, recalled, targets, self._classes)
+
+    def finished(self, result: Result) -> None:
+        """Draw the curves, as `autorecall run` does."""
+        from .pictures import draw_curves
+
+        draw_curves(Path(self._job.folder), result)
 
 
 @lru_cache(maxsize=1)  # the next job is most likely on the same data

@@ -31,10 +31,11 @@ from .lock import Lock, locked
 from .result import Diverged, Point, Result, Seconds, as_json, read_result, read_stopped
 
 FILES = ("config.json", "result.json", "stopped.json")
+RECALLED, CURVES = "recalled.png", "curves.png"  # pictures, which observers draw
 LEARNER = "learner.safetensors"  # of a finished run, if it is to be kept
 MODEL = "model.safetensors"  # the classifier that a finished run leaves
 LEFT = re.compile(
-    r"\.(config\.json|result\.json|stopped\.json|history\.csv|recalled\.png|(learner|model)\.safetensors)\.\d+\.tmp"
+    r"\.(config\.json|result\.json|stopped\.json|history\.csv|(recalled|curves)\.png|(learner|model)\.safetensors)\.\d+\.tmp"
 )
 
 
@@ -131,7 +132,7 @@ class RunFolder:
         if (self.path / "config.json").exists():
             # Nothing has been learned yet that other threads could change.
             _refuse_stored(self.path, "an unfinished", status.preset, status.config, status.threads)
-        for name in ("recalled.png", LEARNER, MODEL):  # of a run that was killed before it could write its result
+        for name in (RECALLED, CURVES, LEARNER, MODEL):  # of a run that was killed before it could write its result
             with suppress(OSError):
                 (self.path / name).unlink()
         self.write_config(status)

@@ -55,6 +55,9 @@ class Observer:
         An error here becomes a warning, and costs no result.
         """
 
+    def finished(self, result: Result) -> None:
+        """The run is over: its history is complete, and its result is written next. As above, an error is a warning."""
+
 
 class RunLoop:
     """A run, from its current step to its end."""
@@ -106,6 +109,8 @@ class RunLoop:
             save_model(self.learner, config.network, self.classes, shape, self.folder.path / MODEL)
             if self.keep_learner or (self.keep_learner is None and not self.learner.memory().images):
                 self.folder.keep(self.learner)
+        self._show(lambda: self.observer.finished(result), "the curves")
+        if self.folder is not None:
             self.folder.end(result)
         return result
 
@@ -158,14 +163,17 @@ class RunLoop:
         return self.learner.observe(x, y)
 
     def _show_last(self) -> None:
-        if self._last is None:
-            return
+        if self._last is not None:
+            x, recalled, targets = self._last
+            self._show(lambda: self.observer.recalled(x, recalled, targets), "the recalled images")
+
+    def _show(self, show: Callable[[], None], what: str) -> None:
         if self.folder is not None:
             self.folder.lock.check()  # a picture must not go into another run's folder
         try:
-            self.observer.recalled(*self._last)
-        except Exception as error:  # not an interrupt: the last steps are then learned again, and drawn
-            self.observer.warned(f"the recalled images could not be shown ({type(error).__name__}): {error}")
+            show()
+        except Exception as error:  # not an interrupt: the end of the run is then done again, and drawn
+            self.observer.warned(f"{what} could not be shown ({type(error).__name__}): {error}")
 
     def _pause(self) -> None:
         """Between steps: leave if told to, save if it is time."""

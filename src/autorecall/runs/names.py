@@ -32,7 +32,7 @@ def _named(method: str, preset: str, config: RunConfig) -> str:
     changed = changes(config, PRESETS[preset].config)
     if changed.pop("dataset", None) is not None:  # which has a folder; what counts then is the preset's
         changed = {"preset": preset.split("/")[0]} | changed
-    short = _short_names(names_of_fields(config))
+    short = short_names(names_of_fields(config))
     own = {name: str(value).replace(":", ".") for name, value in changed.items() if name in OWN}
     parts = [f"{short.get(name, name)}={_written(own.get(name, value))}" for name, value in changed.items()]
     name = "+".join([method, *parts])
@@ -44,7 +44,7 @@ def _named(method: str, preset: str, config: RunConfig) -> str:
     return name
 
 
-def _short_names(names: Iterable[str]) -> dict[str, str]:
+def short_names(names: Iterable[str]) -> dict[str, str]:
     """The last word of each name, if no other ends alike."""
     names = list(names)
     last = [OWN.get(name, name.rsplit(".", 1)[-1]) for name in names]

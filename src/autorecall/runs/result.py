@@ -45,6 +45,11 @@ class MemoryCount:
         """What they take."""
         return self.parameter_mb + self.statistic_mb
 
+    @property
+    def bytes(self) -> int:
+        """Of everything."""
+        return round(1e6 * (self.image_mb + self.number_mb))
+
 
 @dataclass(frozen=True)
 class Point:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from autorecall.commands.paper import STUDIES, drawing
+from autorecall.commands import drawing
+from autorecall.commands.paper import STUDIES
 from autorecall.commands.paper.figures import binned
 from autorecall.commands.paper.study import Place, class_history
 from autorecall.commands.rows import read_run
@@ -19,7 +20,7 @@ from autorecall.presets import PRESETS
 from .worlds import write_rows, write_run
 
 
-@pytest.mark.parametrize("name", ["accuracy", "history", "suppressed", "diversity"])
+@pytest.mark.parametrize("name", ["accuracy", "history", "suppressed", "diversity", "memory"])
 def test_a_figure_is_drawn_as_png_and_pdf_and_the_same_again(name: str, tmp_path: Path) -> None:
     rows = STUDIES[name].rows(2, 1.0)
     write_rows(tmp_path, rows, [[50.0 + number, 40.0 + number][: row.seeds] for number, row in enumerate(rows)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .figures import Accuracy, Diversity, History, Suppressed
 from .findings import Findings
 from .gradients import Gradients
+from .memory import Memory
 from .recalled import RecalledImages
 from .starts import RecallStarts
 from .study import Study
@@ -29,5 +30,6 @@ STUDIES: dict[str, Study] = {
         PublishedOrder(),
         Choices(),
         RecallStarts(),
+        Memory(),
     )
 }

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...data import cifar10
+from .. import drawing
 from ..rows import Run
-from . import drawing
+from ..table import Cell, Figure, Table
 from .study import Place, Row, Study, class_history, write_table
-from .table import Cell, Figure, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -183,22 +183,11 @@ def _steps(run: Run) -> list[int]:
 
 def draw_accuracy(ax: Axes, runs: Sequence[Run], legend: bool = True) -> None:
     """A line for each task: the mean over runs."""
-    steps = _steps(runs[0])
     accuracies = np.mean([[point.accuracies for point in run.result.curve] for run in runs], axis=0)
     tasks = accuracies.shape[1]
-    for task, colour in enumerate(drawing.colours(tasks)):
-        ax.plot(steps, accuracies[:, task], color=colour, linewidth=1.6, label=f"task {task + 1}")
     length = runs[0].result.steps / tasks
-    drawing.shade_windows(ax, [round(length * (task + 1)) for task in range(tasks)])
-    ax.set_ylim(-3, 103)
-    ax.set_xlim(0, runs[0].result.steps)
-    drawing.tidy(ax)
-    ax.grid(axis="x", visible=False)
-    shown = range(tasks) if tasks <= 7 else (0, tasks // 2, tasks - 1)
-    handles = ax.get_lines()
-    if legend:
-        words = [f"task {task + 1}" for task in shown]
-        ax.legend([handles[task] for task in shown], words, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    ends = [round(length * (task + 1)) for task in range(tasks)]
+    drawing.draw_tasks(ax, _steps(runs[0]), accuracies, ends, legend)
 
 
 def draw_history(ax: Axes, run: Run) -> AxesImage:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rows import Run
+from ..table import Table, signed
 from .figures import DATASETS, Diversity, History, Suppressed
 from .gradients import Gradients
 from .study import Place, Row, Study, class_history, write_table
-from .table import Table, signed
 from .tables import Ablation
 
 TENTH = 0.1  # of the stream, for what needs many runs on natural images

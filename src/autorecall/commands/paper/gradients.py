@@ -24,10 +24,10 @@ from ...learners.shared.modes import evaluating
 from ...storage.files import make_folder, read_json, write_json
 from ...storage.schema import decode
 from ...stream import as_batch
-from . import drawing
+from .. import drawing
+from ..table import Cell, Figure, Table
 from .kept import Kept, kept
 from .study import Place, Row, Study, write_table
-from .table import Cell, Figure, Table
 
 IMAGES = 1000
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR10", "miniimagenet": "MiniImageNet"}

@@ -12,8 +12,8 @@ from ...errors import AutorecallError, DataError
 from ...storage.files import make_folder
 from ...storage.state import labels, tensor
 from ...storage.state_file import read_state, write_state
+from .. import drawing
 from ..pictures import pixels
-from . import drawing
 from .kept import Kept, kept
 from .study import Place, Row, Study
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
+from ..table import Cell, Figure, Table
 from .study import Place, Row, Study, write_table
-from .table import Cell, Figure, Table
 
 # What images start as, whether they ascend, what is learned on them, the weight of distillation, and how to run it.
 Case: TypeAlias = tuple[str, str, str, float, str, Mapping[str, object]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +13,15 @@ from numpy.typing import NDArray
 from ...config import RunConfig
 from ...errors import DataError
 from ...presets import PRESETS
+from ...runs.history import NAME as HISTORY
 from ...runs.names import run_folder
-from ...storage.files import make_folder, regular_file, write_text
+from ...storage.files import make_folder, write_text
 from ...storage.schema import with_field
+from ..histories import read_means
 from ..many import finished
 from ..rows import Run
+from ..table import Table
 from ..worker import Job
-from .table import Table
 
 
 @dataclass(frozen=True)
@@ -141,14 +141,7 @@ def write_table(place: Place, name: str, fraction: float, table: Table) -> list[
 
 def class_history(run: Run) -> NDArray[np.float64]:
     """The mean probabilities of classes among the recalled images: steps × classes, NaN where nothing was recalled."""
-    path = run.folder / "history.csv"
-    try:
-        with regular_file(path) as file:
-            rows = csv.DictReader(io.StringIO(file.read().decode(), newline=""))
-        names = [name for name in rows.fieldnames or () if name.startswith("recalled_class_")]
-        shares = np.array([[float(row[name] or "nan") for name in names] for row in rows])
-        if shares.ndim != 2 or shares.size == 0:
-            raise ValueError("no recalled classes")
-        return shares
-    except (ValueError, TypeError, csv.Error) as error:
-        raise DataError(f"{path} is damaged, or not of a run that recalls ({error}); make the run again") from error
+    shares = read_means(run.folder, run.result.steps, run.result.steps).recalled_classes()
+    if shares is None:
+        raise DataError(f"{run.folder / HISTORY} is damaged, or not of a run that recalls; make the run again")
+    return shares

@@ -11,8 +11,8 @@ from ...learners.base import LearnerConfig
 from ...presets import PRESETS, Published
 from ...storage.schema import differences, field_of
 from ..rows import Run
+from ..table import Cell, Figure, Table, signed
 from .study import Place, Row, Study, write_table
-from .table import Cell, Figure, Table, signed
 
 LABELS = {
     "icarl": "iCaRL (5 iter)",

@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..text import markdown as in_markdown
+from .text import markdown as in_markdown
+from .text import spreadsheet
 
 _LATEX = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -101,7 +102,7 @@ class Table:
                 if isinstance(cell, Figure):
                     cells += [round(cell.value, 6), "" if cell.spread is None else round(cell.spread, 6)]
                 else:
-                    plain = str(cell) if isinstance(cell, int) else _text(cell).replace("−", "-")
+                    plain = str(cell) if isinstance(cell, int) else spreadsheet(_text(cell).replace("−", "-"))
                     cells += [plain, ""] if has_spread else [plain]
             writer.writerow(cells)
         return lines.getvalue()

@@ -1,4 +1,4 @@
-"""How the paper's figures look: sizes, colours that colour-blind readers can tell apart, and PNG and PDF files."""
+"""How figures look: sizes, colours that colour-blind readers can tell apart, and PNG and PDF files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from ...storage.files import write_bytes
+from ..storage.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,6 +48,25 @@ def shade_windows(ax: Axes, ends: Sequence[int]) -> None:
     """A line where each task ends and the next begins."""
     for end in ends[:-1]:
         ax.axvline(end, color="0.75", linewidth=0.7, zorder=0)
+
+
+def draw_tasks(
+    ax: Axes, steps: Sequence[int], accuracies: NDArray[np.float64], ends: Sequence[int], legend: bool = True
+) -> None:
+    """The accuracy of each task over training, points × tasks; `ends` are the last steps of tasks."""
+    tasks = accuracies.shape[1]
+    for task, colour in enumerate(colours(tasks)):
+        ax.plot(steps, accuracies[:, task], color=colour, linewidth=1.6, label=f"task {task + 1}")
+    shade_windows(ax, ends)
+    ax.set_ylim(-3, 103)
+    ax.set_xlim(0, max(ends, default=steps[-1]))
+    tidy(ax)
+    ax.grid(axis="x", visible=False)
+    shown = range(tasks) if tasks <= 7 else (0, tasks // 2, tasks - 1)
+    handles = ax.get_lines()
+    if legend:
+        words = [f"task {task + 1}" for task in shown]
+        ax.legend([handles[task] for task in shown], words, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def save(figure: Figure, path: Path) -> list[Path]:

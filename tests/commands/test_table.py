@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from autorecall.commands.paper.table import Figure, Table
+from autorecall.commands.table import Figure, Table
 
 TABLE = Table(
     "A & B",
