@@ -10,7 +10,7 @@ from pathlib import Path
 from ..config import RunConfig
 from ..errors import AutorecallError
 from ..presets import PRESETS, changes
-from ..storage.schema import names_of_fields
+from ..storage.schema import differences, names_of_fields
 from .folder import read_config
 
 LONGEST = 100  # characters of a name; more becomes a checksum
@@ -31,6 +31,10 @@ def _named(method: str, preset: str, config: RunConfig) -> str:
     changed = changes(config, PRESETS[preset].config)
     if changed.pop("dataset", None) is not None:  # which has a folder; what counts then is the preset's
         changed = {"preset": preset.split("/")[0]} | changed
+    if "network.kind" in changed:  # then it is compared with what is usual for its kind
+        unusual = differences(config.network, type(config.network)())
+        others = {name: value for name, value in changed.items() if not name.startswith("network.")}
+        changed = {"network": config.network.kind, **{f"network.{name}": unusual[name] for name in unusual}, **others}
     short = _short_names(names_of_fields(config))
     parts = [f"{short.get(name, name)}={_written(value)}" for name, value in changed.items()]
     name = "+".join([method, *parts])

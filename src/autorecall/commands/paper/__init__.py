@@ -5,6 +5,7 @@ from __future__ import annotations
 from .figures import Accuracy, Diversity, History, Suppressed
 from .gradients import Gradients
 from .recalled import RecalledImages
+from .same_features import SameFeatures
 from .starts import RecallStarts
 from .study import Study
 from .tables import Ablation, Choices, Distillation, MainTable, PublishedOrder, Selection
@@ -27,5 +28,6 @@ STUDIES: dict[str, Study] = {
         PublishedOrder(),
         Choices(),
         RecallStarts(),
+        SameFeatures(),
     )
 }
