@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from ..learners.gaussians import GaussiansConfig
 from ..networks import PatchesConfig
 from ..networks.descriptor import Frequencies
 from ..networks.fixed import FixedFeatures
-from ..presets import PRESETS, changes
 from ..stream import Stream
 
 COLOUR, GREY = "cifar10/patches", "mnist/patches"
@@ -80,12 +79,11 @@ def fitted(given: RunConfig, dataset: Dataset) -> RunConfig:
     return replace(given, network=network, learner=learner, stream=tasks, curve_points=0)
 
 
-def why_best(preset: str, config: RunConfig, dataset: Dataset) -> str:
+def why_best(preset: str, due: Mapping[str, object], dataset: Dataset) -> str:
     """What is taken, why, and which of its settings are due to the data."""
-    changed = {name: value for name, value in changes(config, PRESETS[preset].config).items() if name != "dataset"}
-    settings = ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in changed.items())
-    due = f" ({settings} for {len(dataset.train):,} images)" if settings else ""
-    return f"no preset given: taking {preset}, {WHY}{due}; `autorecall list` names the others"
+    settings = ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in due.items())
+    which = f" ({settings} for {len(dataset.train):,} images)" if settings else ""
+    return f"no preset given: taking {preset}, {WHY}{which}; `autorecall list` names the others"
 
 
 def images_for_filters(stream: Stream, most: int) -> int:

@@ -83,8 +83,8 @@ def main(arguments: list[str]) -> None:
     dataset = None
     if chosen.run.dataset in OWN and chosen.config is None and _preset_among(arguments) is None:
         dataset = source_of(chosen.run, chosen.data).load()
-        chosen = _best(arguments, dataset)
-        console.print(why_best(chosen.preset, chosen.run, dataset), soft_wrap=True)
+        chosen, why = _best(arguments, dataset)
+        console.print(why, soft_wrap=True)
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
     source = source_of(config, chosen.data)
@@ -151,11 +151,12 @@ def parse(arguments: Sequence[str]) -> Arguments:
     return _checked(parsed)
 
 
-def _best(arguments: Sequence[str], dataset: Dataset) -> Arguments:
-    """The arguments, with what is best for these data as defaults."""
+def _best(arguments: Sequence[str], dataset: Dataset) -> tuple[Arguments, str]:
+    """The arguments, with what is best for these data as defaults, and what to say about it."""
     name = best_preset(dataset)
     given = _parse(arguments, name, replace(PRESETS[name].config, dataset=dataset.name))
-    return _checked(_parse(arguments, name, fitted(given.run, dataset)))
+    chosen = _checked(_parse(arguments, name, fitted(given.run, dataset)))
+    return chosen, why_best(name, changes(chosen.run, given.run), dataset)
 
 
 def _preset_among(arguments: Sequence[str]) -> str | None:

@@ -150,8 +150,10 @@ class Descriptor(FixedFeatures):
         shown = int(self.get_buffer("shown"))
         if not shown:
             return found
-        scale = (self.get_buffer("squares") / shown).sqrt()
-        return (found - self.get_buffer("mean")) / scale.clamp_min(LEAST_SCALE * scale.mean() + TINY)
+        found, scale = found - self.get_buffer("mean"), (self.get_buffer("squares") / shown).sqrt()
+        if not bool(scale.any()):  # one image, or equal ones, do not say how far others are from them
+            return found
+        return found / scale.clamp_min(LEAST_SCALE * scale.mean() + TINY)
 
     def take(self, x: Tensor, shown: int) -> None:
         """Add a batch to the mean and to the squared deviations from it."""
