@@ -37,6 +37,19 @@ def test_the_file_gives_the_same_logits(say: Say, place: Path, name: str) -> Non
         assert (logits.argmax(1) == expected.argmax(1)).all()
 
 
+@pytest.mark.parametrize("name", ["mnist/gaussians", "mnist/patches"])
+def test_fixed_features_take_one_image_at_a_time(say: Say, place: Path, name: str) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    quick = ["--network.filters", "5"] if name == "mnist/patches" else []
+    assert say("run", name, "--curve-points", "0", "--fraction", "0.6", "--out", "out", *quick).code == 0
+    (run,) = (place / "out").glob("mnist/*/seed-0")
+    said = say("export", str(run), "--onnx", "model.onnx")
+    assert (said.code, said.err) == (0, "")
+    assert "images (one × 1 × 28 × 28)" in said.out
+    assert "onnxruntime agrees to " in said.out
+
+
 def test_the_nearest_mean_is_exported_as_well(say: Say, place: Path) -> None:
     """Of iCaRL, and after a network with convolutions."""
     pytest.importorskip("onnx")

@@ -213,8 +213,14 @@ def test_another_dataset_that_is_named_is_not_overruled(say: Say, place: Path) -
     refused(say(*NPZ, "--dataset=folder"), "the folder data.npz does not exist")
 
 
-def test_a_folder_that_the_embedded_digits_do_not_need_is_mentioned(say: Say, place: Path) -> None:
+def test_a_folder_of_images_is_meant_even_if_nobody_says_so(say: Say, place: Path) -> None:
     lay(place / "photos")
+    assert say("run", "mnist/naive", "--data", "photos", "--image-size", "8", *QUICK).code == 0
+    assert read(only(place) / "result.json")["tasks"] == [["a hen", "cat"], ["cow", "dog"], ["owl"]]
+
+
+def test_a_folder_that_the_embedded_digits_do_not_need_is_mentioned(say: Say, place: Path) -> None:
+    (place / "photos").mkdir()
     said = say("run", "mnist/naive", "--data", "photos")
     assert said.code == 0
     assert said.err == (

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from autorecall import DescriptorConfig
 from autorecall.config import RunConfig
 from autorecall.presets import PRESETS
 from autorecall.runs.names import run_folder
@@ -32,6 +33,13 @@ def changed(preset: str, **changes: object) -> RunConfig:
 def named(preset: str, **changes: object) -> str:
     """The name of its folder."""
     return str(run_folder(OUT, preset, changed(preset, **changes)))
+
+
+def test_a_network_of_another_kind_is_named_with_what_is_unusual_for_it() -> None:
+    plain = named("mnist/naive", network=DescriptorConfig())
+    assert plain == "runs/mnist/naive+network=descriptor/seed-0"
+    as_usual = named("mnist/naive", network=DescriptorConfig(hidden=(400, 400)))  # as the perceptron has them
+    assert as_usual == "runs/mnist/naive+network=descriptor+hidden=400,400/seed-0"
 
 
 @pytest.mark.parametrize("preset", PRESETS)

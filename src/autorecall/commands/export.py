@@ -10,11 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
+import numpy as np
 import torch
 import tyro
 from rich.console import Console
 
 from ..errors import ConfigError, DataError
+from ..networks import FixedFeatures
 from ..own import blamed
 from ..runs.model import Model, load_model
 from ..storage.files import write_bytes
@@ -32,9 +34,9 @@ class Arguments:
 
     autorecall export runs/folder/arm/seed-0 --onnx model.onnx
 
-    Its input is `images`, any number of them as floats from 0 to 1 in the shape that the run learned, its output
-    `logits`. The metadata has the names of the classes, in their order, as JSON under `classes`. If onnxruntime is
-    there, it is tried on the file, and has to give the same logits.
+    Its input is `images`, any number of them (one at a time for descriptors and patch filters) as floats from 0 to 1 in
+    the shape that the run learned, its output `logits`. The metadata has the names of the classes, in their order, as
+    JSON under `classes`. If onnxruntime is there, it is tried on the file, and has to give the same logits.
     """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
@@ -69,9 +71,9 @@ def main(arguments: list[str]) -> None:
         else f"onnxruntime agrees to {tried:.1e} of the largest"
     )
     console = Console(highlight=False, markup=False, emoji=False)
-    shape = " × ".join(map(str, model.input_shape))
+    shape = " × ".join(map(str, ("one" if takes_one(model) else "N", *model.input_shape)))
     console.print(
-        f"wrote {printable(str(chosen.onnx))}: images (N × {shape}) to logits of {len(model.classes)} classes; {told}",
+        f"wrote {printable(str(chosen.onnx))}: images ({shape}) to logits of {len(model.classes)} classes; {told}",
         soft_wrap=True,
     )
 
@@ -79,26 +81,40 @@ def main(arguments: list[str]) -> None:
 def as_onnx(model: Model) -> bytes:
     """The content of the file."""
     import onnx
+    from torch.onnx.utils import register_custom_op_symbolic
 
-    free = {0: "number"}
+    free, several = {0: "number"}, not takes_one(model)
+    # The exporter does not know it; of class Gaussians, matrices are transposed one per class.
+    register_custom_op_symbolic("aten::mT", lambda g, x: g.op("Transpose", x, perm_i=[0, 2, 1]), 9)
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         # The newer exporter gives the same file, takes twenty times as long, and needs a further package.
         warnings.simplefilter("ignore")
         with blamed("the conversion of this network"):
-            torch.onnx.export(
-                model,
-                (torch.rand(2, *model.input_shape),),
-                f"{folder}/model.onnx",
-                input_names=["images"],
-                output_names=["logits"],
-                dynamic_axes={"images": free, "logits": free},
-                dynamo=False,
-            )
+            try:
+                torch.onnx.export(
+                    model,
+                    (torch.rand(2 if several else 1, *model.input_shape),),
+                    f"{folder}/model.onnx",
+                    input_names=["images"],
+                    output_names=["logits"],
+                    dynamic_axes={"images": free, "logits": free} if several else None,
+                    dynamo=False,
+                )
+            except torch.onnx.errors.OnnxExporterError as error:
+                what = str(error).partition(". ")[0][:200]
+                raise DataError(
+                    f"torch cannot write this network as ONNX ({what}); use `autorecall predict`"
+                ) from error
         graph = onnx.load(f"{folder}/model.onnx")
     onnx.helper.set_model_props(graph, {"classes": json.dumps(model.classes)})
     onnx.checker.check_model(graph)
     content: bytes = graph.SerializeToString()
     return content
+
+
+def takes_one(model: Model) -> bool:
+    """Whether the file takes one image at a time: fixed features go through a batch image by image."""
+    return isinstance(model.network, FixedFeatures)
 
 
 def _difference(model: Model, content: bytes) -> float:
@@ -107,7 +123,8 @@ def _difference(model: Model, content: bytes) -> float:
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     images = torch.rand(TRIED, *model.input_shape, generator=torch.Generator().manual_seed(0))
-    (found,) = session.run(["logits"], {"images": images.numpy()})
+    parts = torch.split(images, 1 if takes_one(model) else TRIED)
+    found = np.concatenate([session.run(["logits"], {"images": part.numpy()})[0] for part in parts])
     with torch.no_grad():
         expected = model(images)
     usual = expected.abs() < UNSEEN  # classes never seen have a number that no other can reach

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from ..checks import brief
 from ..config import ARRAYS, RunConfig
+from ..data import OWN, Dataset
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own, blamed
 from ..presets import DEFAULT, PRESETS, changes, preset
@@ -31,6 +33,7 @@ from ..torch_state import cores
 from .matrix import Matrix, is_own
 from .memory import keep_freed_memory
 from .output import quiet_console
+from .own_data import COLOUR, best_preset, dataset_meant, fitted, why_best
 from .signals import watched
 from .source import Source, report_left_out, source_of
 from .text import complain, printable
@@ -44,7 +47,8 @@ class Arguments:
     What differs from the preset becomes part of the folder's name, such as arm+ascent_steps=20.
 
     PRESET is a row of the paper's tables, as printed by `autorecall list`. Every option below changes one field of it;
-    options depend on the preset, so `autorecall run PRESET --help` shows those of its own learner.
+    options depend on the preset, so `autorecall run PRESET --help` shows those of its own learner. Without a preset,
+    --data DIR takes the most accurate method that keeps no image, and says which.
 
     The folder gets config.json (run it again with --config), history.csv (one row per step), result.json, curves.png
     and, for methods that recall images, recalled.png. To resume an interrupted run, give the same command again.
@@ -59,8 +63,8 @@ class Arguments:
     """Where run folders go."""
 
     data: Path | None = None
-    """Folder of the data (with --dataset folder, your own), or your own .npz file; if unset, AUTORECALL_DATA, a cache
-    or a download."""
+    """Folder of the data, or your own images: a folder with a sub-folder per class, or a .npz file. If unset,
+    AUTORECALL_DATA, a cache or a download."""
 
     config: Path | None = None
     """Repeat an earlier run from its config.json, instead of a preset."""
@@ -85,17 +89,20 @@ class Arguments:
 
 def main(arguments: list[str]) -> None:
     """Parse, run, report."""
-    chosen = parse(arguments)
+    chosen, console = parse(arguments), quiet_console()
+    dataset = None
+    if chosen.run.dataset in OWN and chosen.config is None and _preset_among(arguments) is None:
+        dataset = source_of(chosen.run, chosen.data).load()
+        chosen, why = _best(arguments, dataset)
+        console.print(why, soft_wrap=True)
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
     source = source_of(config, chosen.data)
-    console = quiet_console()
     if chosen.data is not None and config.dataset == "mnist":
         complain("--data is not used, as mnist comes with the package; add --dataset folder for your own images")
+    fingerprint = partial(_fingerprint, source) if dataset is None else dataset.fingerprint
     earlier = (
-        None
-        if chosen.fresh
-        else earlier_result(folder, chosen.preset, config, config.threads or cores(), lambda: _fingerprint(source))
+        None if chosen.fresh else earlier_result(folder, chosen.preset, config, config.threads or cores(), fingerprint)
     )
     if earlier is not None and chosen.keep_learner and not (folder / LEARNER).exists():
         raise ConfigError(f"{folder} holds a finished run that did not keep its learner; --fresh runs it again")
@@ -105,7 +112,7 @@ def main(arguments: list[str]) -> None:
         print_result(console, config, earlier, folder)
         return
     keep_freed_memory()
-    dataset = source.load(progress=True)
+    dataset = source.load(progress=True) if dataset is None else dataset
     report_left_out(dataset)
     tasks = [[dataset.classes[label] for label in task] for task in config.stream.task_classes(dataset.classes)]
     matrix = Matrix(config.dataset, tasks, console.width)
@@ -129,16 +136,19 @@ def _fingerprint(source: Source) -> str | None:
 
 def parse(arguments: Sequence[str]) -> Arguments:
     """The arguments, with the preset or config that they name as defaults."""
-    if (_option(arguments, "--data") or "").lower().endswith(".npz") and _option(arguments, "--dataset") is None:
-        arguments = [*arguments, "--dataset", "npz"]
+    file, place = _option(arguments, "--config"), _option(arguments, "--data")
+    named = _preset_among(arguments) if file is None else None
+    if place is not None and _option(arguments, "--dataset") is None:
+        meant = dataset_meant(place, named, decided=file is not None)
+        arguments = arguments if meant is None else [*arguments, "--dataset", meant]
     own = Own(_option(arguments, "--network"), _option(arguments, "--learner"))
-    file = _option(arguments, "--config")
     if file is None:
-        name = _preset_among(arguments)
+        name = named or (COLOUR if _option(arguments, "--dataset") in OWN else DEFAULT)
+        if name not in PRESETS and Path(name).exists():
+            raise ConfigError(f"there is no preset {brief(name)}; to learn your own images, use --data {name:.80}")
         return _checked(_parse(arguments, name, own.put_into(preset(name).config)))
-    named = arguments[0] if not arguments[0].startswith("-") else None
-    if named is not None:
-        raise ConfigError(f"both the preset {brief(named)} and --config are given; expected one of them")
+    if not arguments[0].startswith("-"):
+        raise ConfigError(f"both the preset {brief(arguments[0])} and --config are given; expected one of them")
     own.imported()  # before it is read, so that its settings are of these classes
     try:
         stored, config = read_config(Path(file), links=True)
@@ -154,8 +164,16 @@ def parse(arguments: Sequence[str]) -> Arguments:
     return _checked(parsed)
 
 
-def _preset_among(arguments: Sequence[str]) -> str:
-    """The preset that is named, first or after options; the options depend on it."""
+def _best(arguments: Sequence[str], dataset: Dataset) -> tuple[Arguments, str]:
+    """The arguments, with what is best for these data as defaults, and what to say about it."""
+    name = best_preset(dataset)
+    given = _parse(arguments, name, replace(PRESETS[name].config, dataset=dataset.name))
+    chosen = _checked(_parse(arguments, name, fitted(given.run, dataset)))
+    return chosen, why_best(name, changes(chosen.run, given.run), dataset)
+
+
+def _preset_among(arguments: Sequence[str]) -> str | None:
+    """The preset that is named, first or after options, if any is; the options depend on it."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0]
     words = [word for word in arguments if word not in ("-h", "--help")]
@@ -176,7 +194,7 @@ def _preset_among(arguments: Sequence[str]) -> str:
             continue
         if name in (parsed.preset, *unknown):
             return name
-    return DEFAULT
+    return None
 
 
 def _parse(arguments: Sequence[str], name: str, config: RunConfig) -> Arguments:

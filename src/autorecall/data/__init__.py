@@ -87,4 +87,14 @@ def load(
     return from_folder(folder, size, test_share, val_share, skip_broken)
 
 
+def named_in(folder: Path) -> tuple[str, ...]:
+    """The datasets with a name of their own that a folder holds."""
+    places = {
+        "mnist-full": mnist.place_in,
+        "cifar10": cifar10.place_in,
+        "miniimagenet": folders.miniimagenet_in,
+    }
+    return tuple(name for name, look in places.items() if look(folder) is not None)
+
+
 load_dataset = load  # its public name: autorecall.load is for saved learners

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from autorecall.data.arrays import Dataset, Labels, Split, tail_of_each_class
 from autorecall.data.download import Remote, download, members
-from autorecall.data.locate import cache_folder, class_name, find, shown
+from autorecall.data.locate import cache_folder, class_name, find, first_with, shown
 from autorecall.errors import DataError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -30,8 +30,7 @@ SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 
 def load(folder: Path | None = None, progress: bool = False, may_download: bool = True) -> Dataset:
     """CIFAR-10; the last 250 training images of each class are the validation images."""
-    files = (*TRAIN_FILES, TEST_FILE)
-    place = find(folder, lambda root: (root / FOLDER, root), files)
+    place = find(folder, place_in)
     if place is None:
         place = cache_folder() / FOLDER
         download((Remote((URL,), SHA256),), place, _unpack, f"the .bin files from {URL}", progress, may_download)
@@ -42,6 +41,11 @@ def load(folder: Path | None = None, progress: bool = False, may_download: bool 
     held = tail_of_each_class(labels, [VALIDATION_PER_CLASS] * len(CLASSES))
     train, val = Split(images[~held], labels[~held]), Split(images[held], labels[held])
     return Dataset("cifar10", train, val, Split(*_read_batch(place / TEST_FILE)), _class_names(place / NAMES_FILE))
+
+
+def place_in(root: Path) -> Path | None:
+    """Where its files are, in a folder that may hold other datasets."""
+    return first_with((root / FOLDER, root), (*TRAIN_FILES, TEST_FILE))
 
 
 def _unpack(archive: Path, into: Path) -> None:

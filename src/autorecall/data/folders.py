@@ -19,7 +19,7 @@ from PIL import Image
 
 from autorecall.checks import brief
 from autorecall.data.arrays import Dataset, Split
-from autorecall.data.locate import check_folder, class_name, disk_errors, places, shown
+from autorecall.data.locate import check_folder, class_name, disk_errors, find, places, shown
 from autorecall.data.shares import share_out, shares_of, wrong_shares
 from autorecall.errors import BrokenImageError, DataError
 
@@ -83,16 +83,26 @@ def from_folder(
 
 def load_miniimagenet(folder: Path | None = None) -> Dataset:
     """MiniImageNet at 84 x 84 in RGB, from FOLDER/mini-imagenet/<class>/<image>, split as in `from_folder`."""
-    roots = places(folder)
-    for place in (root / name for root in roots for name in ("mini-imagenet", "miniimagenet")):
-        if place.is_dir():
-            classes = _list_classes(place)
-            _check_counts(place, classes, 2)
-            return _read("miniimagenet", {"train": classes}, shares_of("", (), None, None), MINIIMAGENET_SIZE, "RGB")
-    raise DataError(
-        f"miniimagenet is not in {' or '.join(shown(root) for root in roots)}, and ImageNet's licence allows no free "
-        f"download; put one sub-folder of images per class into {shown(roots[0] / 'mini-imagenet')}"
-    )
+    place = find(folder, miniimagenet_in)
+    if place is None:
+        roots = places(folder)
+        raise DataError(
+            f"miniimagenet is not in {' or '.join(shown(root) for root in roots)}, and ImageNet's licence allows no "
+            f"free download; put one sub-folder of images per class into {shown(roots[0] / 'mini-imagenet')}"
+        )
+    classes = _list_classes(place)
+    _check_counts(place, classes, 2)
+    return _read("miniimagenet", {"train": classes}, shares_of("", (), None, None), MINIIMAGENET_SIZE, "RGB")
+
+
+def miniimagenet_in(root: Path) -> Path | None:
+    """Where its class folders are, in a folder that may hold other datasets."""
+    return next((root / name for name in ("mini-imagenet", "miniimagenet") if (root / name).is_dir()), None)
+
+
+def has_classes(folder: Path) -> bool:
+    """Whether a folder has sub-folders of images, at once or below train/."""
+    return bool(_parts(folder)) or any(map(_images, _folders(folder)))
 
 
 def _parts(folder: Path) -> dict[str, Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,16 +27,17 @@ def places(folder: Path | None) -> tuple[Path, ...]:
     return (Path(variable), cache_folder()) if variable else (cache_folder(),)
 
 
-def find(folder: Path | None, candidates: Callable[[Path], tuple[Path, ...]], files: tuple[str, ...]) -> Path | None:
+def find(folder: Path | None, look: Callable[[Path], Path | None]) -> Path | None:
+    """What is found in the first of the folders to look in that has something."""
+    return next((found for place in places(folder) if (found := look(place)) is not None), None)
+
+
+def first_with(candidates: Iterable[Path], files: Sequence[str]) -> Path | None:
     """The first candidate that holds any of the files.
 
     Any, not all: a half-copied dataset should be reported by its reader, not replaced by a download.
     """
-    for place in places(folder):
-        for candidate in candidates(place):
-            if any((candidate / file).exists() for file in files):
-                return candidate
-    return None
+    return next((place for place in candidates if any((place / file).exists() for file in files)), None)
 
 
 def check_folder(folder: Path) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from autorecall.data.arrays import Dataset, Labels, Split, tail_of_each_class
 from autorecall.data.download import Remote, download, keep
-from autorecall.data.locate import cache_folder, find, shown
+from autorecall.data.locate import cache_folder, find, first_with, shown
 from autorecall.errors import DataError
 
 EMBEDDED = files("autorecall.data") / "mnist5k.npz"
@@ -50,10 +50,9 @@ def load_embedded() -> Dataset:
 
 def load_full(folder: Path | None = None, progress: bool = False, may_download: bool = True) -> Dataset:
     """All of MNIST; the last 5 % of each class are the validation images."""
-    names = tuple(SHA256)
-    place = find(folder, lambda root: (root / "mnist", root), names + tuple(name.removesuffix(".gz") for name in names))
+    place = find(folder, place_in)
     if place is None:
-        place = cache_folder() / "mnist"
+        place, names = cache_folder() / "mnist", tuple(SHA256)
         remotes = tuple(Remote(tuple(mirror + name for mirror in MIRRORS), SHA256[name]) for name in names)
         download(remotes, place, keep, f"the four files {', '.join(names)} from {MIRRORS[0]}", progress, may_download)
     images, labels = read_pair(place, "train")
@@ -61,6 +60,11 @@ def load_full(folder: Path | None = None, progress: bool = False, may_download: 
     held = tail_of_each_class(labels, counts)
     test = Split(*read_pair(place, "t10k"))
     return Dataset("mnist-full", Split(images[~held], labels[~held]), Split(images[held], labels[held]), test, CLASSES)
+
+
+def place_in(root: Path) -> Path | None:
+    """Where its files are, in a folder that may hold other datasets."""
+    return first_with((root / "mnist", root), [file for name in SHA256 for file in (name, name.removesuffix(".gz"))])
 
 
 def read_pair(place: Path, part: str) -> tuple[npt.NDArray[np.uint8], Labels]:

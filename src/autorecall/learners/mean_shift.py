@@ -146,7 +146,7 @@ class MeanShift(Learner):
 
     def memory(self) -> Memory:
         """Class means, and covariances if there are any."""
-        return Memory(statistics=self.shift.statistics.numbers())
+        return self.with_features(Memory(statistics=self.shift.statistics.numbers()))
 
     def state_dict(self) -> dict[str, object]:
         """The network, its optimizer and the statistics."""

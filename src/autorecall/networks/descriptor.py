@@ -85,6 +85,9 @@ class Frequencies(nn.Module):
         self.register_buffer("rows", cosines(height, config.pixels), persistent=False)
         self.register_buffer("columns", cosines(width, config.pixels), persistent=False)
         self.register_buffer("map_rows", cosines(config.map_size, config.edges), persistent=False)
+        for name, size in (("row_cells", height), ("column_cells", width)):
+            averages = F.adaptive_avg_pool1d(torch.eye(size)[None], config.map_size)[0].T.contiguous()
+            self.register_buffer(name, averages, persistent=False)
         angles = 2 * math.pi / config.orientations * torch.arange(config.orientations)
         self.register_buffer("directions", torch.stack([angles.cos(), angles.sin()]), persistent=False)
         self.count = len(self(torch.zeros(1, channels, height, width))[0])
@@ -112,7 +115,13 @@ class Frequencies(nn.Module):
         directions = self.get_buffer("directions")
         turned = cosine * directions[0, :, None, None] + sine * directions[1, :, None, None]
         energy = squared.sqrt() * turned.relu() ** 2
-        return (F.adaptive_avg_pool2d(energy, self.config.map_size) + DARK).sqrt()
+        return (self._pooled(energy) + DARK).sqrt()
+
+    def _pooled(self, maps: Tensor) -> Tensor:
+        """Means over the cells of a grid."""
+        if torch.onnx.is_in_onnx_export():  # which does not know the operation below
+            return self.get_buffer("row_cells") @ maps @ self.get_buffer("column_cells").T
+        return F.adaptive_avg_pool2d(maps, self.config.map_size)
 
     def _mirrored(self, found: Tensor) -> list[Tensor]:
         """The mean with the mirror image, where φ is −φ, and frequencies that are odd across change their sign."""
@@ -142,8 +151,10 @@ class Descriptor(FixedFeatures):
         shown = int(self.get_buffer("shown"))
         if not shown:
             return found
-        scale = (self.get_buffer("squares") / shown).sqrt()
-        return (found - self.get_buffer("mean")) / scale.clamp_min(LEAST_SCALE * scale.mean() + TINY)
+        found, scale = found - self.get_buffer("mean"), (self.get_buffer("squares") / shown).sqrt()
+        if not bool(scale.any()):  # one image, or equal ones, do not say how far others are from them
+            return found
+        return found / scale.clamp_min(LEAST_SCALE * scale.mean() + TINY)
 
     def take(self, x: Tensor, shown: int) -> None:
         """Add a batch to the mean and to the squared deviations from it."""

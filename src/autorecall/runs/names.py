@@ -10,7 +10,8 @@ from pathlib import Path
 from ..config import RunConfig
 from ..errors import AutorecallError
 from ..presets import PRESETS, changes
-from ..storage.schema import names_of_fields
+from ..storage.extensible import NotImported
+from ..storage.schema import differences, names_of_fields
 from .folder import read_config
 
 OWN = {"network.kind": "network", "learner.method": "learner"}  # module:name of a class
@@ -32,6 +33,11 @@ def _named(method: str, preset: str, config: RunConfig) -> str:
     changed = changes(config, PRESETS[preset].config)
     if changed.pop("dataset", None) is not None:  # which has a folder; what counts then is the preset's
         changed = {"preset": preset.split("/")[0]} | changed
+    if "network.kind" in changed and not isinstance(config.network, NotImported):
+        unusual = differences(config.network, type(config.network)())  # from what is usual for its kind
+        others = {name: value for name, value in changed.items() if not name.startswith("network.")}
+        kind = {"network.kind": changed["network.kind"]}
+        changed = kind | {f"network.{name}": value for name, value in unusual.items()} | others
     short = short_names(names_of_fields(config))
     own = {name: str(value).replace(":", ".") for name, value in changed.items() if name in OWN}
     parts = [f"{short.get(name, name)}={_written(own.get(name, value))}" for name, value in changed.items()]

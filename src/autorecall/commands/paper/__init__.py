@@ -7,6 +7,7 @@ from .findings import Findings
 from .gradients import Gradients
 from .memory import Memory
 from .recalled import RecalledImages
+from .same_features import SameFeatures
 from .starts import RecallStarts
 from .study import Study
 from .tables import Ablation, Choices, Distillation, MainTable, PublishedOrder, Selection
@@ -31,5 +32,6 @@ STUDIES: dict[str, Study] = {
         Choices(),
         RecallStarts(),
         Memory(),
+        SameFeatures(),
     )
 }

@@ -242,7 +242,7 @@ class RecallLearner(TaughtLearner):
     def memory(self) -> Memory:
         """The teacher's parameters, and class means."""
         kept, means = super().memory(), 0 if self.shift is None else self.shift.statistics.numbers()
-        return replace(kept, statistics=means)
+        return replace(kept, statistics=kept.statistics + means)
 
     def kept_shape(self) -> tuple[int, ...] | None:
         """The shape of the inputs that class means are of."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...errors import InputError
+from ...networks.moments import merged
 from ...storage.state import State, tensor
 from .finite import check_finite
 
@@ -17,7 +18,7 @@ FLOOR = 0.01  # of the mean variance, added to all variances: a class with few i
 
 
 class ClassStatistics:
-    """What is known about the vectors of each class, batch by batch (Chan et al. 1979)."""
+    """What is known about the vectors of each class, batch by batch."""
 
     def __init__(self, covariances: bool) -> None:
         self.counts = torch.zeros(0, dtype=torch.int64)  # the first batch gives the sizes
@@ -34,14 +35,10 @@ class ClassStatistics:
             scatters = scatters.clone() if known else vectors.new_zeros(classes, size, size)
         for label in torch.unique(labels).tolist():
             rows = vectors[labels == label]
-            before, new = int(counts[label]), len(rows)
-            mean = rows.mean(0)
-            shift = mean - means[label]
+            means[label], deviations = merged(means[label], int(counts[label]), rows)
             if scatters is not None:
-                centred = rows - mean
-                scatters[label] += centred.T @ centred + torch.outer(shift, shift) * (before * new / (before + new))
-            means[label] += shift * (new / (before + new))
-            counts[label] += new
+                scatters[label].addmm_(deviations.T, deviations)
+            counts[label] += len(rows)
         check_finite(means, "a class mean")
         if scatters is not None:
             check_finite(scatters, "a class covariance")
