@@ -25,6 +25,7 @@ from ..checks import LARGEST, brief, check_counts, check_not_negative, check_pos
 from ..errors import ConfigError, InputError
 from ..networks.fixed import FixedFeatures
 from ..storage.state import State, mapping
+from ..torch_state import cores, limited_threads
 from .base import Learner, LearnerConfig, Memory
 from .shared import undo
 from .shared.class_gaussians import ClassGaussians, Likelihoods
@@ -206,7 +207,7 @@ class Gaussians(Learner):
     @torch.no_grad()
     def _pass(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The features that statistics are of, and the logits made from them."""
-        with evaluating(self.network):
+        with evaluating(self.network), limited_threads(self.threads or cores()):
             return features_and_logits(self.network, x)
 
     def _find_head(self, x: Tensor) -> nn.Module:
