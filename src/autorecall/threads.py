@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -28,15 +29,16 @@ class Threads:
         here = (os.getpid(), torch.get_num_threads(), threads)
         if self._pool is None or self._made_for != here:
             # A new thread would multiply matrices on all cores, until an operation of torch's own tells it not to.
-            alike = {"initializer": torch.set_num_threads, "initargs": (torch.get_num_threads(),)}
             self._made_for = here
-            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="autorecall", **alike)
+            self._pool = ThreadPoolExecutor(
+                threads, "autorecall", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
+            )
         return self._pool.submit(work)
 
     def each(self, work: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> list[Tensor]:
         """The results of parts: the first in this thread, each other in its own, and torch in one thread in all."""
         with limited_threads(1):
-            others = [self.submit(lambda part=part: _plainly(work, part), len(parts) - 1) for part in parts[1:]]
+            others = [self.submit(partial(_plainly, work, part), len(parts) - 1) for part in parts[1:]]
             try:
                 return [work(parts[0]), *(other.result() for other in others)]
             finally:

@@ -97,7 +97,7 @@ class Patches(FixedFeatures):
         frequencies = Frequencies(shape, config.descriptor) if config.frequencies else None
         features = 2 * config.filters * config.grid**2 + (0 if frequencies is None else frequencies.count)
         super().__init__(features, config.hidden, classes, config.first_images)
-        self.config, self.frequencies, self._threads = config, frequencies, Threads()
+        self.config, self.frequencies, self.shape, self._threads = config, frequencies, shape, Threads()
         channels, height, width = shape
         values = channels * config.size**2
         self.places = (height - config.size + 1) * (width - config.size + 1)
@@ -152,18 +152,20 @@ class Patches(FixedFeatures):
     def _features(self, x: Tensor) -> Tensor:
         """The same, in this thread."""
         filters, offsets = self.filters()
-        if can_call(x) and x.dtype == filters.dtype and not _recorded(x):
+        # Whatever else the input is, torch says what is wrong with it; C would not.
+        if can_call(x) and x.dtype == filters.dtype and x.shape[1:] == self.shape and not _recorded(x):
             found = self._compiled(x.contiguous(), filters, offsets)
         else:
             # One image at a time, as in C; an export has to work for any number of them.
-            parts = (x,) if _recorded(x) else x.split(1)
+            parts = (x,) if _recorded(x) else torch.split(x, 1)
             found = torch.cat([self._in_torch(part, filters, offsets) for part in parts])
         return found if self.frequencies is None else torch.cat([self.frequencies(x), found], 1)
 
     def _compiled(self, x: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
         """By the functions in C around two matrix products, one image at a time: its responses stay in cache."""
-        (channels, height, width), config = x.shape[1:], self.config
+        config, (height, width) = self.config, x.shape[2:]
         rows, columns = height - config.size + 1, width - config.size + 1
+        shape, grid = (*x.shape[1:], config.size, config.mirror), (config.filters, rows, columns, config.grid)
         # What a mirror leaves and what it negates, of filters and patches, give responses to both for the price of one.
         parts = [part / 2 for part in _even_and_odd(filters, config.size)] if config.mirror else [filters]
         patches = [x.new_empty(part.shape[1], self.places) for part in parts]
@@ -171,12 +173,10 @@ class Patches(FixedFeatures):
         found, work = x.new_empty(len(x), 2 * config.filters * config.grid**2), x.new_empty(4 * columns)
         none = [None] * (2 - len(parts))
         for image, row in zip(x, found, strict=True):
-            sizes = channels, height, width, config.size, config.mirror
-            call("patches", (image, *patches, *none, work), *sizes, config.contrast)
+            call("patches", (image, *patches, *none, work), *shape, config.contrast)
             for part, made, response in zip(parts, patches, responses, strict=True):
                 torch.mm(part, made, out=response)
-            sizes = config.filters, rows, columns, config.grid
-            call("patch_features", (*responses, *none, offsets, row, work), *sizes, config.threshold, QUIET)
+            call("patch_features", (*responses, *none, offsets, row, work), *grid, config.threshold, QUIET)
         return found
 
     def _in_torch(self, x: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
@@ -231,7 +231,8 @@ def _cells(size: int, cells: int) -> Tensor:
 
 def _recorded(x: Tensor) -> bool:
     """Whether operations on it are noted, for gradients or for export."""
-    return (torch.is_grad_enabled() and x.requires_grad) or torch.jit.is_tracing() or type(x) is not Tensor
+    tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return tracing or (torch.is_grad_enabled() and x.requires_grad) or type(x) is not Tensor
 
 
 def _even_and_odd(values: Tensor, width: int) -> tuple[Tensor, Tensor]:
