@@ -150,7 +150,25 @@ class Gaussians(Learner):
     def predict(self, x: Tensor) -> Tensor:
         """Logits of the network, plus weighted log-likelihoods of the class Gaussians."""
         self._solve()
-        features, logits = self._pass(self.prepare(self.received(x)))
+        return self._scores(*self._pass(self.prepare(self.received(x))))
+
+    @torch.no_grad()
+    def settled_features(self, x: Tensor) -> Tensor | None:
+        """Those of a network with fixed features, once it is settled."""
+        if not isinstance(self.network, FixedFeatures) or not self.network.settled:
+            return None
+        with evaluating(self.network), limited_threads(self.threads or cores()):
+            return self.network.features(self.prepare(self.received(x)))
+
+    @torch.no_grad()
+    def predict_from(self, features: Tensor) -> Tensor:
+        """The same from features."""
+        assert isinstance(self.network, FixedFeatures)
+        self._solve()
+        with evaluating(self.network):
+            return self._scores(features, self.network.classify(features))
+
+    def _scores(self, features: Tensor, logits: Tensor) -> Tensor:
         likelihoods = self.likelihoods()
         return logits if likelihoods is None else likelihoods(features, logits)
 
