@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .bytes import Bytes
 from .figures import Accuracy, Diversity, History, Suppressed
 from .gradients import Gradients
 from .recalled import RecalledImages
@@ -27,5 +28,6 @@ STUDIES: dict[str, Study] = {
         PublishedOrder(),
         Choices(),
         RecallStarts(),
+        Bytes(),
     )
 }
