@@ -52,14 +52,24 @@ def expected_features(network: Patches, image: Tensor) -> Tensor:
         responses = torch.stack([filters @ p + offsets for p in patches_of(seen, config.size, config.contrast)], 1)
         responses = responses.reshape(-1, rows, columns)
         up, down = (responses - config.threshold).relu(), (-responses - config.threshold).relu()
-        means.append(torch.stack([F.adaptive_avg_pool2d(part, config.grid) for part in (up, down)]))
+        means.append(torch.stack([F.adaptive_avg_pool2d(part, config.cells) for part in (up, down)]))
     return (torch.stack(means).mean(0) + 1e-3).sqrt().flatten()
 
 
 @pytest.mark.usefixtures("installation")
-@pytest.mark.parametrize(("size", "grid", "mirror"), [(3, 2, True), (4, 2, True), (3, 3, False), (1, 1, True)])
-def test_features_are_those_of_a_loop_over_patches(size: int, grid: int, mirror: bool) -> None:
-    network = built(size=size, grid=grid, mirror=mirror, threshold=0.3)
+@pytest.mark.parametrize(
+    ("size", "grid", "columns", "mirror"),
+    [
+        (3, 2, None, True),
+        (4, 2, None, True),
+        (3, 3, None, False),
+        (1, 1, None, True),
+        (3, 2, 1, True),
+        (4, 1, 3, False),
+    ],
+)
+def test_features_are_those_of_a_loop_over_patches(size: int, grid: int, columns: int | None, mirror: bool) -> None:
+    network = built(size=size, grid=grid, columns=columns, mirror=mirror, threshold=0.3)
     network.show(images(8))
     x = images(3, seed=1)
     found = network.features(x)
@@ -186,6 +196,7 @@ def test_gradients_reach_the_image() -> None:
     ("make", "part"),
     [
         (lambda: PatchesConfig(filters=0), "network.filters is 0"),
+        (lambda: PatchesConfig(columns=0), "network.columns is 0"),
         (lambda: PatchesConfig(size=101), "network.size is 101"),
         (lambda: PatchesConfig(threshold=-0.1), "network.threshold is -0.1"),
         (lambda: PatchesConfig(contrast=0.0), "network.contrast is 0.0"),

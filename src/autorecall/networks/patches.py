@@ -46,6 +46,9 @@ class PatchesConfig:
     grid: int = 2
     """Cells in each direction over which responses are averaged."""
 
+    columns: int | None = None
+    """Cells across, if not as many as down."""
+
     threshold: float = 0.5
     """What a response must exceed."""
 
@@ -68,7 +71,8 @@ class PatchesConfig:
     """Images of the stream that set the filters."""
 
     def __post_init__(self) -> None:
-        check_counts(self, "network", "filters", "size", "grid", "first_images")
+        counts = ("filters", "size", "grid", "first_images", *(["columns"] if self.columns is not None else []))
+        check_counts(self, "network", *counts)
         check_not_negative(self, "network", "threshold")
         check_positive(self, "network", "contrast", "whitening")
         check_hidden(self.hidden)
@@ -84,9 +88,14 @@ class PatchesConfig:
             self.frequencies, self.frequencies, map_size=max(8, self.frequencies), mirror=self.mirror
         )
 
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Cells down and across."""
+        return self.grid, self.columns or self.grid
+
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         """The network for images of this shape; filters and weights come from torch's global generator."""
-        least = max(self.size + self.grid - 1, self.descriptor.map_size if self.frequencies else 1)
+        least = max(self.size + max(self.cells) - 1, self.descriptor.map_size if self.frequencies else 1)
         return Patches(image_shape(self.kind, input_shape, least), self, classes)
 
 
@@ -95,7 +104,7 @@ class Patches(FixedFeatures):
 
     def __init__(self, shape: tuple[int, int, int], config: PatchesConfig, classes: int) -> None:
         frequencies = Frequencies(shape, config.descriptor) if config.frequencies else None
-        features = 2 * config.filters * config.grid**2 + (0 if frequencies is None else frequencies.count)
+        features = 2 * config.filters * math.prod(config.cells) + (0 if frequencies is None else frequencies.count)
         super().__init__(features, config.hidden, classes, config.first_images)
         self.config, self.frequencies, self.shape, self._threads = config, frequencies, shape, Threads()
         channels, height, width = shape
@@ -104,7 +113,8 @@ class Patches(FixedFeatures):
         self.register_buffer("patch_mean", torch.zeros(values))
         self.register_buffer("whitening", torch.zeros(values, values))  # at first the scatter it is made of
         self.register_buffer("centroids", F.normalize(torch.randn(config.filters, values), dim=1))
-        cells = _cells(height - config.size + 1, config.grid), _cells(width - config.size + 1, config.grid)
+        sides = (height - config.size + 1, width - config.size + 1)
+        cells = (_cells(side, count) for side, count in zip(sides, config.cells, strict=True))
         self.register_buffer("cells", torch.kron(*cells), persistent=False)
 
     def features(self, x: Tensor) -> Tensor:
@@ -165,12 +175,12 @@ class Patches(FixedFeatures):
         """By the functions in C around two matrix products, one image at a time: its responses stay in cache."""
         config, (height, width) = self.config, x.shape[2:]
         rows, columns = height - config.size + 1, width - config.size + 1
-        shape, grid = (*x.shape[1:], config.size, config.mirror), (config.filters, rows, columns, config.grid)
+        shape, grid = (*x.shape[1:], config.size, config.mirror), (config.filters, rows, columns, *config.cells)
         # What a mirror leaves and what it negates, of filters and patches, give responses to both for the price of one.
         parts = [part / 2 for part in _even_and_odd(filters, config.size)] if config.mirror else [filters]
         patches = [x.new_empty(part.shape[1], self.places) for part in parts]
         responses = [x.new_empty(config.filters, self.places) for _ in parts]
-        found, work = x.new_empty(len(x), 2 * config.filters * config.grid**2), x.new_empty(4 * columns)
+        found, work = x.new_empty(len(x), 2 * config.filters * math.prod(config.cells)), x.new_empty(4 * columns)
         none = [None] * (2 - len(parts))
         for image, row in zip(x, found, strict=True):
             call("patches", (image, *patches, *none, work), *shape, config.contrast)
@@ -193,7 +203,7 @@ class Patches(FixedFeatures):
         """Means over the cells of what is beyond the threshold, up and down: (images, 2, filters, rows, columns)."""
         beyond = F.softshrink(responses, self.config.threshold)
         means = torch.stack([beyond.relu(), (-beyond).relu()], 1) @ self.get_buffer("cells").T
-        return torch.unflatten(means, -1, (self.config.grid, self.config.grid))
+        return torch.unflatten(means, -1, self.config.cells)
 
     def _rooted(self, means: Tensor) -> Tensor:
         return (means + QUIET).sqrt().flatten(1)

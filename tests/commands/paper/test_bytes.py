@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_sizes_grow_from_ten_thousand_numbers_to_ten_million(dataset: str, shape
     assert kept == sorted(kept)
     assert 8_000 < kept[0] < 10_000
     assert 9_000_000 < kept[-1] < 10_000_000
-    assert all(later < 4 * earlier for earlier, later in zip(kept, kept[1:], strict=False))
+    assert all(later < 4 * earlier for earlier, later in pairwise(kept))
 
 
 def test_methods_of_other_studies_are_beside_the_curve(tmp_path: Path) -> None:
