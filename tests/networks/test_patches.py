@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from autorecall.errors import ConfigError
 from autorecall.networks import Patches, PatchesConfig
 from autorecall.networks.patches import FORGET
+from autorecall.torch_state import limited_threads
 
 SHAPE = (2, 9, 8)
 
@@ -50,13 +52,24 @@ def expected_features(network: Patches, image: Tensor) -> Tensor:
         responses = torch.stack([filters @ p + offsets for p in patches_of(seen, config.size, config.contrast)], 1)
         responses = responses.reshape(-1, rows, columns)
         up, down = (responses - config.threshold).relu(), (-responses - config.threshold).relu()
-        means.append(torch.stack([F.adaptive_avg_pool2d(part, config.grid) for part in (up, down)]))
+        means.append(torch.stack([F.adaptive_avg_pool2d(part, config.cells) for part in (up, down)]))
     return (torch.stack(means).mean(0) + 1e-3).sqrt().flatten()
 
 
-@pytest.mark.parametrize(("size", "grid", "mirror"), [(3, 2, True), (4, 2, True), (3, 3, False), (1, 1, True)])
-def test_features_are_those_of_a_loop_over_patches(size: int, grid: int, mirror: bool) -> None:
-    network = built(size=size, grid=grid, mirror=mirror, threshold=0.3)
+@pytest.mark.usefixtures("installation")
+@pytest.mark.parametrize(
+    ("size", "grid", "columns", "mirror"),
+    [
+        (3, 2, None, True),
+        (4, 2, None, True),
+        (3, 3, None, False),
+        (1, 1, None, True),
+        (3, 2, 1, True),
+        (4, 1, 3, False),
+    ],
+)
+def test_features_are_those_of_a_loop_over_patches(size: int, grid: int, columns: int | None, mirror: bool) -> None:
+    network = built(size=size, grid=grid, columns=columns, mirror=mirror, threshold=0.3)
     network.show(images(8))
     x = images(3, seed=1)
     found = network.features(x)
@@ -76,12 +89,36 @@ def test_frequencies_come_first() -> None:
     assert torch.equal(network.features(x)[:, :162], network.frequencies(x))
 
 
-def test_many_images_are_as_good_as_few() -> None:
-    network = built()
+@pytest.mark.usefixtures("installation")
+@torch.no_grad()
+def test_features_of_an_image_depend_neither_on_its_batch_nor_on_threads() -> None:
+    torch.manual_seed(0)
+    network = PatchesConfig(filters=9, frequencies=6, first_images=8).build((3, 16, 17), 4)
+    assert isinstance(network, Patches)
+    x = torch.rand(45, 3, 16, 17)
+    network.show(x[:8])
+    with limited_threads(1):
+        alone = torch.cat([network.features(image[None]) for image in x])
+    for threads in (1, 2, 3):
+        with limited_threads(threads):
+            assert torch.equal(network.features(x), alone)
+            assert torch.equal(network.features(x.contiguous(memory_format=torch.channels_last)), alone)
+
+
+@pytest.mark.usefixtures("installation")
+@pytest.mark.parametrize("shape", [(3, 9, 8), (2, 9, 9), (2, 8, 8), (9, 8), (2, 2, 2)])
+def test_images_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises((RuntimeError, IndexError)):
+        built().features(torch.rand(2, *shape, dtype=torch.float64))
+
+
+@pytest.mark.usefixtures("installation")
+@pytest.mark.parametrize("mirror", [True, False])
+def test_what_is_no_number_is_not_hidden(mirror: bool) -> None:
+    network, x = built(mirror=mirror), images(3)
     network.show(images(8))
-    x = images(45, seed=1)
-    alone = torch.cat([network.features(image[None]) for image in x])
-    torch.testing.assert_close(network.features(x), alone)
+    x[1, 0, 4, 4] = math.nan
+    assert network.features(x).isfinite().all(1).tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("sizes", [[8], [1] * 8, [3, 3, 2], [5, 3]])
@@ -159,6 +196,7 @@ def test_gradients_reach_the_image() -> None:
     ("make", "part"),
     [
         (lambda: PatchesConfig(filters=0), "network.filters is 0"),
+        (lambda: PatchesConfig(columns=0), "network.columns is 0"),
         (lambda: PatchesConfig(size=101), "network.size is 101"),
         (lambda: PatchesConfig(threshold=-0.1), "network.threshold is -0.1"),
         (lambda: PatchesConfig(contrast=0.0), "network.contrast is 0.0"),

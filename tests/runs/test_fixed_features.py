@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
-from autorecall import DescriptorConfig, GaussiansConfig, NaiveConfig, PatchesConfig, run
+from autorecall import DescriptorConfig, Gaussians, GaussiansConfig, NaiveConfig, PatchesConfig, run
 from autorecall.config import RunConfig
 from autorecall.data import Dataset
 from autorecall.runs.model import load_model
@@ -31,6 +33,29 @@ def test_a_run_that_was_killed_ends_as_if_it_had_not_been(data: Dataset, tmp_pat
         interrupt(case, data, tmp_path / f"{step}", step)
         run("own/bars", case, data, tmp_path / f"{step}", keep_learner=True)
         assert contents(tmp_path / f"{step}") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("most", [0, 10**6])
+@pytest.mark.parametrize("case", ["closed form", "samples"])
+def test_settled_features_of_tested_images_are_made_once_if_there_is_room(
+    data: Dataset, tmp_path: Path, case: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The features settle in the first of two tasks, and each task ends with a test."""
+    asked, chosen = list[int](), replace(CASES[case], curve_points=0)
+    usual = Gaussians.settled_features
+
+    def noted(learner: Gaussians, x: Tensor) -> Tensor | None:
+        asked.append(len(x))
+        return usual(learner, x)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Gaussians, "settled_features", lambda _, x: None)
+        expected = run("own/bars", chosen, data, tmp_path / "again")
+    monkeypatch.setattr(Gaussians, "settled_features", noted)
+    monkeypatch.setattr("autorecall.runs.loop.KEPT_FEATURES", most)
+    found = run("own/bars", chosen, data, tmp_path / "kept")
+    assert found.accuracy_matrix == expected.accuracy_matrix
+    assert sum(asked) == len(data.test) * (1 if most else 2)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> None:
     """Parse, run, report."""
     chosen, console = parse(arguments), quiet_console()
     dataset = None
-    if chosen.run.dataset in OWN and chosen.config is None and _preset_among(arguments) is None:
+    if chosen.preset == COLOUR and chosen.run.dataset in OWN and chosen.config is None and not _preset_among(arguments):
         dataset = source_of(chosen.run, chosen.data).load()
         chosen, why = _best(arguments, dataset)
         console.print(why, soft_wrap=True)
@@ -143,7 +143,8 @@ def parse(arguments: Sequence[str]) -> Arguments:
         arguments = arguments if meant is None else [*arguments, "--dataset", meant]
     own = Own(_option(arguments, "--network"), _option(arguments, "--learner"))
     if file is None:
-        name = named or (COLOUR if _option(arguments, "--dataset") in OWN else DEFAULT)
+        undecided = _option(arguments, "--dataset") in OWN and own == Own()
+        name = named or (COLOUR if undecided else DEFAULT)
         if name not in PRESETS and Path(name).exists():
             raise ConfigError(f"there is no preset {brief(name)}; to learn your own images, use --data {name:.80}")
         return _checked(_parse(arguments, name, own.put_into(preset(name).config)))

@@ -228,6 +228,14 @@ class Learner(ABC):
             logits: Tensor = self.network(self.prepare(self.received(x)))
         return logits
 
+    def settled_features(self, x: Tensor) -> Tensor | None:
+        """Features by which `predict_from` predicts, if they will never change again: whoever asks often keeps them."""
+        return None
+
+    def predict_from(self, features: Tensor) -> Tensor:
+        """What `predict` gives for inputs with these settled features."""
+        raise NotImplementedError
+
     def received(self, x: Tensor) -> Tensor:
         """Inputs where the network is, in the layout it is fastest with."""
         if x.dtype not in FLOATS:

@@ -25,6 +25,7 @@ from ..checks import LARGEST, brief, check_counts, check_not_negative, check_pos
 from ..errors import ConfigError, InputError
 from ..networks.fixed import FixedFeatures
 from ..storage.state import State, mapping
+from ..torch_state import cores, limited_threads
 from .base import Learner, LearnerConfig, Memory
 from .shared import undo
 from .shared.class_gaussians import ClassGaussians, Likelihoods
@@ -149,7 +150,25 @@ class Gaussians(Learner):
     def predict(self, x: Tensor) -> Tensor:
         """Logits of the network, plus weighted log-likelihoods of the class Gaussians."""
         self._solve()
-        features, logits = self._pass(self.prepare(self.received(x)))
+        return self._scores(*self._pass(self.prepare(self.received(x))))
+
+    @torch.no_grad()
+    def settled_features(self, x: Tensor) -> Tensor | None:
+        """Those of a network with fixed features, once it is settled."""
+        if not isinstance(self.network, FixedFeatures) or not self.network.settled:
+            return None
+        with evaluating(self.network), limited_threads(self.threads or cores()):
+            return self.network.features(self.prepare(self.received(x)))
+
+    @torch.no_grad()
+    def predict_from(self, features: Tensor) -> Tensor:
+        """The same from features."""
+        assert isinstance(self.network, FixedFeatures)
+        self._solve()
+        with evaluating(self.network):
+            return self._scores(features, self.network.classify(features))
+
+    def _scores(self, features: Tensor, logits: Tensor) -> Tensor:
         likelihoods = self.likelihoods()
         return logits if likelihoods is None else likelihoods(features, logits)
 
@@ -206,7 +225,7 @@ class Gaussians(Learner):
     @torch.no_grad()
     def _pass(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The features that statistics are of, and the logits made from them."""
-        with evaluating(self.network):
+        with evaluating(self.network), limited_threads(self.threads or cores()):
             return features_and_logits(self.network, x)
 
     def _find_head(self, x: Tensor) -> nn.Module:

@@ -19,6 +19,8 @@ from torch.nn import functional as F
 
 from ..checks import brief, check_counts, check_not_negative, check_positive
 from ..errors import ConfigError
+from ..recall.kernels import call, can_call
+from ..threads import Threads
 from .base import NetworkConfig
 from .descriptor import DescriptorConfig, Frequencies
 from .fixed import FixedFeatures, image_shape
@@ -45,6 +47,9 @@ class PatchesConfig(NetworkConfig):
     grid: int = 2
     """Cells in each direction over which responses are averaged."""
 
+    columns: int | None = None
+    """Cells across, if not as many as down."""
+
     threshold: float = 0.5
     """What a response must exceed."""
 
@@ -67,7 +72,8 @@ class PatchesConfig(NetworkConfig):
     """Images of the stream that set the filters."""
 
     def __post_init__(self) -> None:
-        check_counts(self, "network", "filters", "size", "grid", "first_images")
+        counts = ("filters", "size", "grid", "first_images", *(["columns"] if self.columns is not None else []))
+        check_counts(self, "network", *counts)
         check_not_negative(self, "network", "threshold")
         check_positive(self, "network", "contrast", "whitening")
         check_hidden(self.hidden)
@@ -83,9 +89,14 @@ class PatchesConfig(NetworkConfig):
             self.frequencies, self.frequencies, map_size=max(8, self.frequencies), mirror=self.mirror
         )
 
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Cells down and across."""
+        return self.grid, self.columns or self.grid
+
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         """The network for images of this shape; filters and weights come from torch's global generator."""
-        least = max(self.size + self.grid - 1, self.descriptor.map_size if self.frequencies else 1)
+        least = max(self.size + max(self.cells) - 1, self.descriptor.map_size if self.frequencies else 1)
         return Patches(image_shape(self.kind, input_shape, least), self, classes)
 
 
@@ -94,26 +105,25 @@ class Patches(FixedFeatures):
 
     def __init__(self, shape: tuple[int, int, int], config: PatchesConfig, classes: int) -> None:
         frequencies = Frequencies(shape, config.descriptor) if config.frequencies else None
-        features = 2 * config.filters * config.grid**2 + (0 if frequencies is None else frequencies.count)
+        features = 2 * config.filters * math.prod(config.cells) + (0 if frequencies is None else frequencies.count)
         super().__init__(features, config.hidden, classes, config.first_images)
-        self.config, self.frequencies = config, frequencies
+        self.config, self.frequencies, self.shape, self._threads = config, frequencies, shape, Threads()
         channels, height, width = shape
         values = channels * config.size**2
         self.places = (height - config.size + 1) * (width - config.size + 1)
         self.register_buffer("patch_mean", torch.zeros(values))
         self.register_buffer("whitening", torch.zeros(values, values))  # at first the scatter it is made of
         self.register_buffer("centroids", F.normalize(torch.randn(config.filters, values), dim=1))
-        cells = _cells(height - config.size + 1, config.grid), _cells(width - config.size + 1, config.grid)
+        sides = (height - config.size + 1, width - config.size + 1)
+        cells = (_cells(side, count) for side, count in zip(sides, config.cells, strict=True))
         self.register_buffer("cells", torch.kron(*cells), persistent=False)
 
     def features(self, x: Tensor) -> Tensor:
-        """Frequencies, if any, and the square roots of mean responses."""
-        respond = self._mirrored if self.config.mirror else self._plain
-        means = torch.cat([respond(self._patches(part), *self.filters()) for part in _chunks(x)])
-        both, difference = means[:, 0], means[:, 1]
-        up_and_down = torch.stack([both + difference, both - difference], 1) / 2
-        found = (up_and_down.clamp_min(0) + QUIET).sqrt().flatten(1)
-        return found if self.frequencies is None else torch.cat([self.frequencies(x), found], 1)
+        """Frequencies, if any, and the square roots of mean responses; those of an image depend on it alone."""
+        threads = min(torch.get_num_threads(), len(x))
+        if threads < 2 or torch.is_grad_enabled() or x.device.type != "cpu":
+            return self._features(x)
+        return torch.cat(self._threads.each(self._features, x.chunk(threads)))
 
     def filters(self) -> tuple[Tensor, Tensor]:
         """Filters of normalized patches, whitening included, and what is added to their responses."""
@@ -150,32 +160,54 @@ class Patches(FixedFeatures):
         """The same, one row per patch."""
         return self._patches(x).transpose(1, 2).flatten(0, 1)
 
-    def _plain(self, patches: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
-        """Mean responses beyond the threshold, without and with their sign: (images, 2, filters, rows, columns)."""
-        # One image at a time: its responses stay in cache.
-        found = [self._beyond(torch.addmm(offsets[:, None], filters, image)) for image in patches]
-        return self._on_grid(torch.stack(found))
+    def _features(self, x: Tensor) -> Tensor:
+        """The same, in this thread."""
+        filters, offsets = self.filters()
+        # Whatever else the input is, torch says what is wrong with it; C would not.
+        if can_call(x) and x.dtype == filters.dtype and x.shape[1:] == self.shape and not _recorded(x):
+            found = self._compiled(x.contiguous(), filters, offsets)
+        else:
+            # One image at a time, as in C; an export has to work for any number of them.
+            parts = (x,) if _recorded(x) else torch.split(x, 1)
+            found = torch.cat([self._in_torch(part, filters, offsets) for part in parts])
+        return found if self.frequencies is None else torch.cat([self.frequencies(x), found], 1)
 
-    def _mirrored(self, patches: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
-        """The same, averaged with those of mirrored filters.
+    def _compiled(self, x: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
+        """By the functions in C around two matrix products, one image at a time: its responses stay in cache."""
+        config, (height, width) = self.config, x.shape[2:]
+        rows, columns = height - config.size + 1, width - config.size + 1
+        shape, grid = (*x.shape[1:], config.size, config.mirror), (config.filters, rows, columns, *config.cells)
+        # What a mirror leaves and what it negates, of filters and patches, give responses to both for the price of one.
+        parts = [part / 2 for part in _even_and_odd(filters, config.size)] if config.mirror else [filters]
+        patches = [x.new_empty(part.shape[1], self.places) for part in parts]
+        responses = [x.new_empty(config.filters, self.places) for _ in parts]
+        found, work = x.new_empty(len(x), 2 * config.filters * math.prod(config.cells)), x.new_empty(4 * columns)
+        none = [None] * (2 - len(parts))
+        for image, row in zip(x, found, strict=True):
+            call("patches", (image, *patches, *none, work), *shape, config.contrast)
+            for part, made, response in zip(parts, patches, responses, strict=True):
+                torch.mm(part, made, out=response)
+            call("patch_features", (*responses, *none, offsets, row, work), *grid, config.threshold, QUIET)
+        return found
 
-        What a mirror leaves and what it negates, of filters and patches, give both for the price of one.
-        """
-        even, odd = (part / 2 for part in _even_and_odd(filters, self.config.size))
-        found = []
-        for left, negated in zip(*_even_and_odd(patches, self.config.size), strict=True):
-            same, other = torch.addmm(offsets[:, None], even, left), odd @ negated
-            found += [self._beyond(same + other), self._beyond(same - other)]
-        means = self._on_grid(torch.stack(found))
-        return (means[::2] + means[1::2].flip(-1)) / 2
+    def _in_torch(self, x: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
+        """The same where there are no such functions, or gradients are wanted."""
+        patches = self._patches(x)
+        if not self.config.mirror:
+            return self._rooted(self._beyond(filters @ patches + offsets[:, None]))
+        (even, odd), (left, negated) = (_even_and_odd(values, self.config.size) for values in (filters, patches))
+        same, other = even / 2 @ left + offsets[:, None], odd / 2 @ negated
+        here, there = self._beyond(same + other), self._beyond(same - other).flip(-1)
+        return self._rooted((here + there) / 2)
 
     def _beyond(self, responses: Tensor) -> Tensor:
-        """Means over the cells of the grid of what is beyond the threshold, without and with its sign."""
-        beyond, cells = F.softshrink(responses, self.config.threshold), self.get_buffer("cells").T
-        return torch.stack([beyond.abs() @ cells, beyond @ cells])
+        """Means over the cells of what is beyond the threshold, up and down: (images, 2, filters, rows, columns)."""
+        beyond = F.softshrink(responses, self.config.threshold)
+        means = torch.stack([beyond.relu(), (-beyond).relu()], 1) @ self.get_buffer("cells").T
+        return torch.unflatten(means, -1, self.config.cells)
 
-    def _on_grid(self, means: Tensor) -> Tensor:
-        return torch.unflatten(means, -1, (self.config.grid, self.config.grid))
+    def _rooted(self, means: Tensor) -> Tensor:
+        return (means + QUIET).sqrt().flatten(1)
 
     def _add_to_scatter(self, patches: Tensor, shown: int) -> None:
         mean, deviations = merged(self.get_buffer("patch_mean"), shown * self.places, patches)
@@ -206,6 +238,12 @@ def _cells(size: int, cells: int) -> Tensor:
     """The matrix that averages `size` values over cells that cover them evenly, alike from both ends."""
     averages: Tensor = F.adaptive_avg_pool1d(torch.eye(size)[None], cells)[0].T.contiguous()
     return averages
+
+
+def _recorded(x: Tensor) -> bool:
+    """Whether operations on it are noted, for gradients or for export."""
+    tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return tracing or (torch.is_grad_enabled() and x.requires_grad) or type(x) is not Tensor
 
 
 def _even_and_odd(values: Tensor, width: int) -> tuple[Tensor, Tensor]:

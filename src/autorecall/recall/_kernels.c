@@ -1,8 +1,10 @@
-/* The inner loops of recall, on batches so small that the overhead of a tensor operation outweighs its arithmetic.
+/* The inner loops of recall and of patch filters, on batches so small that the overhead of a tensor operation outweighs
+ * its arithmetic.
  *
  * Each function does the same as a few lines of torch, which are its oracle in the tests and its fallback without a
- * compiler: batch-norm with a weight per image (weighted_norm.py), and the gradient of the recall objective in closed
- * form (objective.py). Included twice, for float and double. Iterations over channels are independent, so the compiler
+ * compiler: batch-norm with a weight per image (weighted_norm.py), the gradient of the recall objective in closed form
+ * (objective.py), and what comes before and after the matrix products of patch filters (networks/patches.py). Included
+ * twice, for float and double. Iterations over channels, or over the places of a row, are independent, so the compiler
  * can vectorise them without changing the order of any sum.
  */
 #ifndef REAL
@@ -54,7 +56,7 @@ enum { MIXTURE_FIRST, JENSEN_SHANNON, CROSS_ENTROPY };
 #include "_kernels.c"
 
 /* Raised with every change of a signature, so that a library built from other sources is not called. */
-int64_t kernels_version(void) { return 2; }
+int64_t kernels_version(void) { return 3; }
 
 /* Loaded with ctypes, which lets other threads run meanwhile; the module itself is empty. */
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, NULL};
@@ -343,6 +345,98 @@ void NAMED(ascent_step, REAL)(const REAL *x, const REAL *g1, const REAL *g2, REA
                 }
         terms[0] += counts[k] * share * norm / values;
         terms[1] += counts[k] * share * (down * vertical + right * horizontal);
+    }
+}
+
+/* The patches of an image (channels, height, width), each less its mean and over its deviation: one row per value of a
+ * patch, one column per place. With `halves`, a value and the one that a mirror swaps it with become their sum, in `even`,
+ * and their difference, in `odd`; one in the middle, which has no other, is times √2. `work` has 2 rows of places. */
+WIDEST void NAMED(patches, REAL)(const REAL *image, REAL *even, REAL *odd, REAL *work, int64_t channels, int64_t height,
+                                 int64_t width, int64_t size, int64_t halves, double contrast) {
+    int64_t rows = height - size + 1, columns = width - size + 1, places = rows * columns, values = channels * size * size;
+    int64_t half = halves ? size / 2 : 0, kept = size - half;
+    REAL *restrict mean = work, *restrict scale = work + columns, middle = halves ? SQRT((REAL)2) : 1;
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < columns; j++) mean[j] = scale[j] = 0;
+#define EACH_VALUE(sum)                                                                       \
+    for (int64_t line = 0; line < channels * size; line++) {                                  \
+        const REAL *row = image + (line / size * height + i + line % size) * width;           \
+        for (int64_t b = 0; b < size; b++)                                                    \
+            for (int64_t j = 0; j < columns; j++) sum;                                        \
+    }
+        EACH_VALUE(mean[j] += row[b + j])
+        for (int64_t j = 0; j < columns; j++) mean[j] /= values;
+        EACH_VALUE(scale[j] += (row[b + j] - mean[j]) * (row[b + j] - mean[j]))
+#undef EACH_VALUE
+        for (int64_t j = 0; j < columns; j++)
+            scale[j] = 1 / SQRT(scale[j] / (values > 1 ? values - 1 : 1) + (REAL)contrast);
+        for (int64_t line = 0; line < channels * size; line++) {
+            const REAL *row = image + (line / size * height + i + line % size) * width;
+            REAL *restrict sums = even + line * kept * places + i * columns;
+            REAL *restrict differences = half ? odd + line * half * places + i * columns : NULL;
+            for (int64_t b = 0; b < half; b++)
+                for (int64_t j = 0; j < columns; j++) {
+                    REAL one = (row[b + j] - mean[j]) * scale[j], other = (row[size - 1 - b + j] - mean[j]) * scale[j];
+                    sums[b * places + j] = one + other;
+                    differences[b * places + j] = one - other;
+                }
+            for (int64_t b = half; b < kept; b++)
+                for (int64_t j = 0; j < columns; j++)
+                    sums[b * places + j] = middle * ((row[b + j] - mean[j]) * scale[j]);
+        }
+    }
+}
+
+/* How far responses go beyond a limit, up and down, added to what is there. NaN stays NaN. */
+static inline void NAMED(add_beyond, REAL)(REAL *restrict up, REAL *restrict down, const REAL *restrict same,
+                                           const REAL *restrict other, REAL sign, REAL offset, REAL limit,
+                                           int64_t columns) {
+#define ADD(response)                                    \
+    for (int64_t j = 0; j < columns; j++) {              \
+        REAL v = response, w = -v;                       \
+        up[j] += v < limit ? 0 : v - limit;              \
+        down[j] += w < limit ? 0 : w - limit;            \
+    }
+    if (other) ADD(same[j] + offset + sign * other[j])
+    else ADD(same[j] + offset)
+#undef ADD
+}
+
+/* Features from responses of filters at the places of an image: how far they go beyond the threshold, up and down, as
+ * the root of its mean over each cell of a grid. With `odd`, responses are the sum of both, and those of the mirror image,
+ * at mirrored places, their difference. `work` has 4 rows of places. */
+WIDEST void NAMED(patch_features, REAL)(const REAL *even, const REAL *odd, const REAL *offsets, REAL *features, REAL *work,
+                                        int64_t filters, int64_t rows, int64_t columns, int64_t cells_down,
+                                        int64_t cells_across, double threshold, double quiet) {
+    REAL *restrict up = work, *restrict down = work + columns, limit = threshold;
+    REAL *restrict mirrored_up = work + 2 * columns, *restrict mirrored_down = work + 3 * columns;
+    for (int64_t f = 0; f < filters; f++) {
+        REAL offset = offsets[f];
+        for (int64_t a = 0; a < cells_down; a++) {
+            int64_t first = a * rows / cells_down, last = ((a + 1) * rows + cells_down - 1) / cells_down;
+            for (int64_t j = 0; j < columns; j++) up[j] = down[j] = mirrored_up[j] = mirrored_down[j] = 0;
+            for (int64_t i = first; i < last; i++) {
+                const REAL *same = even + (f * rows + i) * columns, *other = odd ? odd + (f * rows + i) * columns : NULL;
+                NAMED(add_beyond, REAL)(up, down, same, other, 1, offset, limit, columns);
+                if (odd) NAMED(add_beyond, REAL)(mirrored_up, mirrored_down, same, other, -1, offset, limit, columns);
+            }
+            for (int64_t j = 0; j < columns; j++) {
+                up[j] += mirrored_up[columns - 1 - j];
+                down[j] += mirrored_down[columns - 1 - j];
+            }
+            for (int64_t b = 0; b < cells_across; b++) {
+                int64_t left = b * columns / cells_across;
+                int64_t right = ((b + 1) * columns + cells_across - 1) / cells_across;
+                REAL sum_up = 0, sum_down = 0, count = (odd ? 2 : 1) * (last - first) * (right - left);
+                for (int64_t j = left; j < right; j++) {
+                    sum_up += up[j];
+                    sum_down += down[j];
+                }
+                REAL *cell = features + (f * cells_down + a) * cells_across + b;
+                cell[0] = SQRT(sum_up / count + (REAL)quiet);
+                cell[filters * cells_down * cells_across] = SQRT(sum_down / count + (REAL)quiet);
+            }
+        }
     }
 }
 

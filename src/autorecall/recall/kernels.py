@@ -11,12 +11,14 @@ from functools import cache
 import torch
 from torch import Tensor
 
-VERSION = 2  # kernels_version() of the sources
+VERSION = 3  # kernels_version() of the sources
 SIGNATURES = {  # pointers, whole numbers, reals
     "norm_forward": (10, 4, 3),
     "norm_backward": (9, 4, 0),
     "logit_gradient": (8, 3, 5),
     "ascent_step": (6, 8, 4),
+    "patches": (4, 5, 1),
+    "patch_features": (5, 5, 2),
 }
 
 

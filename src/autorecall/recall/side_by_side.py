@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+
+from ..threads import Threads
 
 First = TypeVar("First")
 Second = TypeVar("Second")
@@ -23,18 +23,13 @@ class SideBySide:
     def __init__(self) -> None:
         self.threads = 1
         """Threads available in total; with fewer than twice torch's own, one piece follows the other."""
-        self._worker: ThreadPoolExecutor | None = None
-        self._made_for: tuple[int, int] | None = None
+        self._other = Threads()
 
     def both(self, first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
         """The results of both."""
         if self.threads < 2 * torch.get_num_threads():
             return first(), second()
-        # A forked process inherits the pool without its thread; a new thread inherits torch's number of threads.
-        here = (os.getpid(), torch.get_num_threads())
-        if self._worker is None or self._made_for != here:
-            self._made_for, self._worker = here, ThreadPoolExecutor(1, thread_name_prefix="autorecall")
-        other = self._worker.submit(second)
+        other = self._other.submit(second)
         try:
             return first(), other.result()
         finally:

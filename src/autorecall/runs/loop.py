@@ -30,6 +30,7 @@ from .model import save_model
 from .result import Diverged, MemoryCount, Point, Result, Seconds, check_curve
 
 CURVE_IMAGES = 1000  # of a test within a task
+KEPT_FEATURES = 50_000_000  # of all tested images: 200 MB
 TEST_PIXELS = 100_000  # few enough for feature maps to stay in cache
 
 
@@ -81,6 +82,7 @@ class RunLoop:
         self.few = few_of_each_class(tested, CURVE_IMAGES)
         self.history = History()
         self.folder: RunFolder | None = None
+        self._features: dict[int, dict[int, Tensor]] = {}  # of tested images, by split and place, if they are settled
         self._last: tuple[Tensor, Recalled, Tensor] | None = None  # what the last batch recalled
 
     def finish_in(self, folder: RunFolder) -> Result:
@@ -155,7 +157,8 @@ class RunLoop:
     def _test(self, split: Split) -> list[float]:
         with _watch(self.status.seconds, "evaluate"), limited_threads(self.status.threads):
             over_images = self.status.config.stream.stationary
-            return evaluate(self.learner, split, self.stream.tasks, over_images, self._leave_if_told)
+            kept = self._features.setdefault(id(split), {})
+            return evaluate(self.learner, split, self.stream.tasks, over_images, self._leave_if_told, kept)
 
     def _observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
         if self.status.steps == self.total:
@@ -316,13 +319,22 @@ def evaluate(
     tasks: tuple[Task, ...],
     over_images: bool,
     between: Callable[[], None] = lambda: None,
+    kept: dict[int, Tensor] | None = None,
 ) -> list[float]:
-    """The accuracy on each task, in percent; `between` is called after every batch."""
+    """The accuracy on each task, in percent; `between` is called after every batch.
+
+    Features that will never change go into `kept`, for the next test of the same images.
+    """
     predictions = []
     count = images_at_once(split.inputs.shape[1:])
     for start in range(0, len(split), count):
-        x, _ = as_batch(split, slice(start, start + count))
-        logits = learner.predict(x)
+        features = None if kept is None else kept.get(start)
+        if features is None:
+            x, _ = as_batch(split, slice(start, start + count))
+            features = None if kept is None else learner.settled_features(x)
+        if kept is not None and features is not None and features.numel() * len(split) <= KEPT_FEATURES * len(features):
+            kept[start] = features
+        logits = learner.predict(x) if features is None else learner.predict_from(features)
         if not bool(logits.isfinite().all()):
             raise DivergedError("an output of the network", float("nan"))
         predictions.append(logits.argmax(1).cpu().numpy())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from .bytes import Bytes
 from .figures import Accuracy, Diversity, History, Suppressed
 from .findings import Findings
 from .gradients import Gradients
-from .memory import Memory
 from .recalled import RecalledImages
 from .same_features import SameFeatures
 from .starts import RecallStarts
@@ -31,7 +31,7 @@ STUDIES: dict[str, Study] = {
         PublishedOrder(),
         Choices(),
         RecallStarts(),
-        Memory(),
         SameFeatures(),
+        Bytes(),
     )
 }

@@ -14,14 +14,15 @@ from ..rows import Run
 from ..table import Cell, Figure, Table, signed
 from .study import Place, Row, Study, write_table
 
+NOT_PUBLISHED = " (not in the paper)"
 LABELS = {
     "icarl": "iCaRL (5 iter)",
     "gem": "GEM",
     "lwf": "Distill (LwF)",
-    "mean-shift": "Mean shift (not in the paper)",
-    "slda": "Streaming LDA (not in the paper)",
-    "gaussians": "Class Gaussians (not in the paper)",
-    "patches": "Patch filters, streaming LDA (not in the paper)",
+    "mean-shift": f"Mean shift{NOT_PUBLISHED}",
+    "slda": f"Streaming LDA{NOT_PUBLISHED}",
+    "gaussians": f"Class Gaussians{NOT_PUBLISHED}",
+    "patches": f"Patch filters, streaming LDA{NOT_PUBLISHED}",
 }
 SPREADS = "Mean ± standard deviation over seeds, in percent; what ± means in the paper differs from row to row."
 _BASELINE = Published(26.9, 1.1, 9.6, 3.7)  # ARM in the table of distillation; 26.4 ± 1.2 in the others
@@ -38,8 +39,8 @@ class MainTable(Study):
 
     def rows(self, seeds: int, fraction: float) -> list[Row]:
         """Every row of the paper's table, and those of our own."""
-        names = [name for name in PRESETS if name.startswith(f"{self.name}/") and not _of_other_table(name)]
-        return [Row.of(_label(name), name, seeds, fraction) for name in names]
+        names = [name for name in PRESETS if name.startswith(f"{self.name}/") and is_of_main_table(name)]
+        return [Row.of(label_of(name), name, seeds, fraction) for name in names]
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """Measured beside published."""
@@ -82,7 +83,7 @@ class PublishedOrder(Study):
     def rows(self, seeds: int, fraction: float) -> list[Row]:
         """The rows that keep no image."""
         names = [f"mnist/{method}" for method in self._METHODS]
-        return [Row.of(_label(name), name, seeds, fraction, {"stream.class_pool": self._POOL}) for name in names]
+        return [Row.of(label_of(name), name, seeds, fraction, {"stream.class_pool": self._POOL}) for name in names]
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """Measured beside published; GEN was published in an even order."""
@@ -293,11 +294,13 @@ class Selection(Study):
         return written
 
 
-def _of_other_table(name: str) -> bool:
-    return any(part in name for part in ("ablation-", "-unit-lag", "-no-distill"))
+def is_of_main_table(name: str) -> bool:
+    """Whether a preset is a row of the table of its dataset, and not of another."""
+    return not any(part in name for part in ("ablation-", "-unit-lag", "-no-distill"))
 
 
-def _label(preset: str) -> str:
+def label_of(preset: str) -> str:
+    """What a row is called in tables."""
     name = preset.split("/")[1]
     if name in ("naive", "stationary"):
         return "Naive SGD" + "†" * (name == "stationary")

@@ -20,6 +20,7 @@ from ...storage.state import State, tensor
 from .finite import check_finite
 
 MARGIN = 1e-6  # of the largest number: below it, rounding cannot make one infinite
+BLOCK = 256  # rows of the shared scatter that are added to at once
 LEAST = 1e-6  # of a variance, as a share of their mean: a feature that never varied must not decide
 
 
@@ -74,7 +75,9 @@ class ClassGaussians:
             if part:
                 self.own[label].addmm_(rows[:, :part].T, rows[:, :part])
         rows = torch.cat(batch.deviations)
-        self.scatter.addmm_(rows.T, rows)
+        for start in range(0, len(self.scatter), BLOCK):  # what is above the diagonal is never read
+            end = start + BLOCK
+            self.scatter[start:end, :end].addmm_(rows[:, start:end].T, rows[:, :end])
 
     def seen(self, least: int = 1) -> Tensor:
         """The classes of which there were at least so many images."""
