@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from .. import __version__
 from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset, Split
 from ..errors import ConfigError
@@ -22,7 +23,7 @@ from .folder import RunStatus, held
 from .loop import Observer, RunLoop, few_of_each_class
 from .result import Result
 
-VERSIONS = ("autorecall", "torch", "numpy")
+VERSIONS = ("torch", "numpy")
 
 
 def run(
@@ -85,7 +86,8 @@ def device(name: str) -> torch.device:
 
 def versions() -> dict[str, str]:
     """Those that the last digits may depend on."""
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in VERSIONS}
+    own = {"python": platform.python_version(), "autorecall": __version__}
+    return own | {name: importlib.metadata.version(name) for name in VERSIONS}
 
 
 def machine_of(device: str) -> dict[str, str]:

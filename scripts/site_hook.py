@@ -1,0 +1,127 @@
+"""What mkdocs is told beyond mkdocs.yml, so that the pages work on a code-hosting site and on the documentation site.
+
+Pages link to each other as files of the repository. Here such links become links of the site: README.md, CONTRIBUTING.md
+and CHANGELOG.md are pages of it, pictures come along, source files become pages that show them, and what is left (a
+folder, say) is named instead of linked. The pages of the API are made from src/autorecall/__init__.pyi.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PICTURES = (".png", ".svg")
+SOURCES = (".py", ".ipynb", ".md", ".cff")
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+CODE = re.compile(r"(^```.*?^```|^~~~.*?^~~~|`[^`]*`)", re.MULTILINE | re.DOTALL)
+GROUPS = {
+    "learners": ("Learners", "One method each, with the same verbs: `observe`, `predict`, `boundary`, `memory`, `grow`."),
+    "networks": ("Networks", "Settings that build a network for inputs of a given shape. Any `nn.Module` does as well."),
+    "data": ("Data", "Arrays, folders, files and torch datasets as one thing."),
+    "runs": ("Runs", "A config and a dataset become a run folder, and that a model."),
+    "errors": ("Errors", "One family; each says in a sentence what was wrong and what to do."),
+}
+OTHERS = ("Settings and streams", "A run as one typed value, and what it is made of.")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages and pictures that are not in docs/."""
+    for path, page in PAGES.items():
+        _add(files, config, page, (ROOT / path).read_text(encoding="utf-8"))
+    for name, text in _api():
+        _add(files, config, name, text)
+    pages = [ROOT / path for path in PAGES] + sorted((ROOT / "docs").glob("*.md"))
+    for page in pages:
+        for target in _targets(page):
+            name = _place(target)
+            if name is None or files.get_file_from_path(name):
+                continue
+            if target.suffix in PICTURES:
+                files.append(File.generated(config, name, abs_src_path=str(target)))
+            else:
+                _add(files, config, name, _shown(target), hidden=True)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Turn links between files of the repository into links between pages of the site."""
+    name = page.file.src_uri
+    origin = next((path for path, made in PAGES.items() if made == name), f"docs/{name}")
+    if name.startswith(("api/", "files/")):
+        return markdown
+
+    def link(found: re.Match[str]) -> str:
+        picture, text, address, anchor = found.groups()
+        if re.match(r"[a-z]+:", address):
+            return found[0]
+        target = (ROOT / origin).parent.joinpath(address).resolve()
+        if not target.exists():
+            raise PluginError(f"{origin} links to {address}, which is not there")
+        place = _place(target)
+        if place is None:
+            return f"{text}"
+        return f"{picture}[{text}]({posixpath.relpath(place, posixpath.dirname(name) or '.')}{anchor or ''})"
+
+    parts = CODE.split(markdown)
+    return "".join(part if number % 2 else LINK.sub(link, part) for number, part in enumerate(parts))
+
+
+def _add(files: Files, config: Any, name: str, text: str, hidden: bool = False) -> None:
+    inclusion = InclusionLevel.NOT_IN_NAV if hidden else InclusionLevel.UNDEFINED
+    files.append(File.generated(config, name, content=text, inclusion=inclusion))
+
+
+def _targets(page: Path) -> list[Path]:
+    """The files of the repository that a page links to."""
+    text = CODE.sub("", page.read_text(encoding="utf-8"))
+    addresses = [found[3] for found in LINK.finditer(text) if not re.match(r"[a-z]+:", found[3])]
+    return [target for address in addresses if (target := page.parent.joinpath(address).resolve()).is_file()]
+
+
+def _place(target: Path) -> str | None:
+    """Where a file of the repository is on the site."""
+    path = os.path.relpath(target, ROOT).replace(os.sep, "/")
+    if path in PAGES:
+        return PAGES[path]
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    if target.suffix in PICTURES:
+        return path
+    if target.is_file() and target.suffix in SOURCES:
+        return f"files/{path}.md"
+    return None
+
+
+def _shown(path: Path) -> str:
+    """A page that shows a source file."""
+    text = path.read_text(encoding="utf-8")
+    shown = text if path.suffix == ".md" else f"```python\n{text}```\n"
+    return f"---\nsearch:\n  exclude: true\n---\n\n# {path.relative_to(ROOT)}\n\n{shown}"
+
+
+def _api() -> list[tuple[str, str]]:
+    """The pages of the API: one for each part of the package, one entry for each public name."""
+    stub = ast.parse((ROOT / "src" / "autorecall" / "__init__.pyi").read_text(encoding="utf-8"))
+    names: dict[str, list[str]] = {group: [] for group in (*GROUPS, "others")}
+    for node in stub.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            group = node.module.split(".")[0]
+            names[group if group in GROUPS else "others"] += [f"{node.module}.{alias.name}" for alias in node.names]
+    overview = ["# API\n\nEvery public name of `autorecall`; each is imported on first use.\n"]
+    pages = []
+    for group, members in names.items():
+        title, about = GROUPS.get(group, OTHERS)
+        links = ", ".join(f"[`{name.rsplit('.', 1)[1]}`][autorecall.{name}]" for name in members)
+        overview.append(f"**[{title}]({group}.md)**: {about}\n\n{links}\n")
+        entries = "\n".join(f"::: autorecall.{name}\n" for name in members)
+        pages.append((f"api/{group}.md", f"# {title}\n\n{about}\n\n{entries}"))
+    return [("api/index.md", "\n".join(overview)), *pages]
