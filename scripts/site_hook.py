@@ -30,6 +30,9 @@ GROUPS = {
     "runs": ("Runs", "A config and a dataset become a run folder, and that a model."),
     "errors": ("Errors", "One family; each says in a sentence what was wrong and what to do."),
 }
+VERBS = ["observe", "predict", "boundary", "memory", "grow", "state_dict", "load_state_dict"]
+VERBS += ["network", "optimizer", "on_recall", "grows", "threads"]
+SETTINGS = ["!^_", "!^build$", "!^for_stream$", "!^weights$", "!^method$"]  # no methods: they are for those inside
 OTHERS = ("Settings and streams", "A run as one typed value, and what it is made of.")
 
 
@@ -72,7 +75,23 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"{picture}[{text}]({posixpath.relpath(place, posixpath.dirname(name) or '.')}{anchor or ''})"
 
     parts = CODE.split(markdown)
-    return "".join(part if number % 2 else LINK.sub(link, part) for number, part in enumerate(parts))
+    for number in range(0, len(parts), 2):  # between pieces of code
+        parts[number] = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", LINK.sub(link, parts[number]))
+    return "".join(parts)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Load from the site what the theme would load from elsewhere: what lets the search work in pages opened from disk."""
+    return _from_here(output, "../" * page.url.count("/"))
+
+
+def on_post_template(output_content: str, template_name: str, config: Any) -> str:
+    """The same for the page that says that a page is missing."""
+    return _from_here(output_content, "")
+
+
+def _from_here(page: str, up: str) -> str:
+    return page.replace("https://unpkg.com/iframe-worker/shim", f"{up}site/worker.js")
 
 
 def _add(files: Files, config: Any, name: str, text: str, hidden: bool = False) -> None:
@@ -120,8 +139,30 @@ def _api() -> list[tuple[str, str]]:
     pages = []
     for group, members in names.items():
         title, about = GROUPS.get(group, OTHERS)
+        members.sort(key=lambda name: ".base." not in name)  # what all others have in common comes first
         links = ", ".join(f"[`{name.rsplit('.', 1)[1]}`][autorecall.{name}]" for name in members)
         overview.append(f"**[{title}]({group}.md)**: {about}\n\n{links}\n")
-        entries = "\n".join(f"::: autorecall.{name}\n" for name in members)
+        entries = "\n".join(f"::: autorecall.{name}\n{_options(name, members)}" for name in members)
         pages.append((f"api/{group}.md", f"# {title}\n\n{about}\n\n{entries}"))
     return [("api/index.md", "\n".join(overview)), *pages]
+
+
+def _options(name: str, members: list[str]) -> str:
+    """What is shown of a name: all settings of a config, and of learners the verbs, once."""
+    last = name.rsplit(".", 1)[1]
+    if last.endswith("Config"):
+        chosen = ["inherited_members: true", "separate_signature: false", "show_signature: false", f"filters: {SETTINGS}"]
+    elif last == "Learner":
+        chosen = [f"members: {VERBS}"]
+    elif f"{name}Config" in members:
+        chosen = ["members: false"]
+    else:
+        return ""
+    story = _story(name) if f"{name}Config" in members else ""
+    return "    options:\n" + "".join(f"      {option}\n" for option in chosen) + f"\n{story}\n"
+
+
+def _story(name: str) -> str:
+    """What the file of a method says first: its paper, its idea, its figures."""
+    path = ROOT.joinpath("src", "autorecall", *name.split(".")[:-1]).with_suffix(".py")
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
