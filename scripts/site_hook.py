@@ -1,8 +1,8 @@
 """What mkdocs is told beyond mkdocs.yml, so that the pages work on a code-hosting site and on the documentation site.
 
-Pages link to each other as files of the repository. Here such links become links of the site: README.md, CONTRIBUTING.md
-and CHANGELOG.md are pages of it, pictures come along, source files become pages that show them, and what is left (a
-folder, say) is named instead of linked. The pages of the API are made from src/autorecall/__init__.pyi.
+Pages link to each other as files of the repository. Here such links become links of the site: README.md,
+CONTRIBUTING.md and CHANGELOG.md are pages of it, pictures come along, source files become pages that show them, and
+what is left (a folder, say) is named instead of linked. The pages of the API are made from src/autorecall/__init__.pyi.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ SOURCES = (".py", ".ipynb", ".md", ".cff")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```|^~~~.*?^~~~|`[^`]*`)", re.MULTILINE | re.DOTALL)
 GROUPS = {
-    "learners": ("Learners", "One method each, with the same verbs: `observe`, `predict`, `boundary`, `memory`, `grow`."),
-    "networks": ("Networks", "Settings that build a network for inputs of a given shape. Any `nn.Module` does as well."),
+    "learners": (
+        "Learners",
+        "One method each, with the same verbs: `observe`, `predict`, `boundary`, `memory`, `grow`.",
+    ),
+    "networks": (
+        "Networks",
+        "Settings that build a network for inputs of a given shape. Any `nn.Module` does as well.",
+    ),
     "data": ("Data", "Arrays, folders, files and torch datasets as one thing."),
     "runs": ("Runs", "A config and a dataset become a run folder, and that a model."),
     "errors": ("Errors", "One family; each says in a sentence what was wrong and what to do."),
@@ -38,20 +44,19 @@ OTHERS = ("Settings and streams", "A run as one typed value, and what it is made
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages and pictures that are not in docs/."""
-    for path, page in PAGES.items():
-        _add(files, config, page, (ROOT / path).read_text(encoding="utf-8"))
+    for path, name in PAGES.items():
+        _add(files, config, name, (ROOT / path).read_text(encoding="utf-8"))
     for name, text in _api():
         _add(files, config, name, text)
-    pages = [ROOT / path for path in PAGES] + sorted((ROOT / "docs").glob("*.md"))
-    for page in pages:
+    for page in [*(ROOT / path for path in PAGES), *sorted((ROOT / "docs").glob("*.md"))]:
         for target in _targets(page):
-            name = _place(target)
-            if name is None or files.get_file_from_path(name):
+            place = _place(target)
+            if place is None or files.get_file_from_path(place):
                 continue
             if target.suffix in PICTURES:
-                files.append(File.generated(config, name, abs_src_path=str(target)))
+                files.append(File.generated(config, place, abs_src_path=str(target)))
             else:
-                _add(files, config, name, _shown(target), hidden=True)
+                _add(files, config, place, _shown(target), hidden=True)
     return files
 
 
@@ -81,7 +86,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Load from the site what the theme would load from elsewhere: what lets the search work in pages opened from disk."""
+    """Load from the site what the theme would load from elsewhere, so that pages opened from disk can be searched."""
     return _from_here(output, "../" * page.url.count("/"))
 
 
@@ -151,7 +156,12 @@ def _options(name: str, members: list[str]) -> str:
     """What is shown of a name: all settings of a config, and of learners the verbs, once."""
     last = name.rsplit(".", 1)[1]
     if last.endswith("Config"):
-        chosen = ["inherited_members: true", "separate_signature: false", "show_signature: false", f"filters: {SETTINGS}"]
+        chosen = [
+            "inherited_members: true",
+            "separate_signature: false",
+            "show_signature: false",
+            f"filters: {SETTINGS}",
+        ]
     elif last == "Learner":
         chosen = [f"members: {VERBS}"]
     elif f"{name}Config" in members:

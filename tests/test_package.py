@@ -1,4 +1,4 @@
-"""What people who depend on the package rely on: one version, `python -m autorecall`, and dependencies that are named."""
+"""What those who depend on the package rely on: one version, `python -m autorecall`, dependencies that are named."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import autorecall
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-MODULES = {"pillow": "PIL"}  # by other names than their packages
-EXTRAS = {"onnx", "ray"}  # for those who also want the development tools or the site, there are lock files
+MODULES = {"pillow": "PIL", "avalanche-lib": "avalanche"}  # where a module has another name than its package
 
 
 def test_python_dash_m_is_the_program() -> None:
@@ -32,9 +31,9 @@ def test_there_is_one_version() -> None:
 
 def test_everything_imported_is_a_dependency() -> None:
     project = PROJECT["project"]
-    named = project["dependencies"] + [package for extra in EXTRAS for package in project["optional-dependencies"][extra]]
-    packages = [re.split("[<>=]", package)[0] for package in named]
-    known = {MODULES.get(package, package).replace("-", "_") for package in packages}
+    extras = [named for extra, named in project["optional-dependencies"].items() if extra not in ("dev", "docs")]
+    packages = [re.split("[<>=]", package)[0].lower() for package in sum(extras, start=project["dependencies"])]
+    known = {"autorecall", *(MODULES.get(package, package).replace("-", "_") for package in packages)}
     assert {name for name in imported(ROOT / "src") if name not in sys.stdlib_module_names} <= known
 
 
