@@ -30,7 +30,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto
 
 docs: .venv-docs/.installed
-	.venv-docs/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
 
 test-package: $(VENV)/.installed-dev
 	$(BIN)/python scripts/try_package.py

@@ -37,7 +37,7 @@ GROUPS = {
     "errors": ("Errors", "One family; each says in a sentence what was wrong and what to do."),
 }
 VERBS = ["observe", "predict", "boundary", "memory", "grow", "state_dict", "load_state_dict"]
-VERBS += ["network", "optimizer", "on_recall", "grows", "threads"]
+VERBS += ["on_recall", "grows", "threads"]
 SETTINGS = ["!^_", "!^build$", "!^for_stream$", "!^weights$", "!^method$"]  # no methods: they are for those inside
 OTHERS = ("Settings and streams", "A run as one typed value, and what it is made of.")
 

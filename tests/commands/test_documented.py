@@ -32,11 +32,11 @@ from .worlds import Say
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-# Pieces of Python blocks, and lines that are not commands of ours, that are shown and not run.
+# Parts of Python blocks, and of lines that are not commands of ours, that are shown and not run.
 SHOWN = {
     "git clone": "there is nothing to clone from here",
     "ray start": "needs Ray; `make test-ray` starts a cluster",
-    "pip install": "tests install nothing",
+    "^oldest/bin/|^python3.11 -m venv|pip install": "tests install nothing",
 }
 # Commands that are not run, but taken by the parser.
 PARSED = {
