@@ -8,6 +8,7 @@ what is left (a folder, say) is named instead of linked. The pages of the API ar
 from __future__ import annotations
 
 import ast
+import json
 import os
 import posixpath
 import re
@@ -22,16 +23,10 @@ PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGEL
 PICTURES = (".png", ".svg")
 SOURCES = (".py", ".ipynb", ".md", ".cff")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
-CODE = re.compile(r"(^```.*?^```|^~~~.*?^~~~|`[^`]*`)", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(^```.*?^```|^~~~.*?^~~~)", re.MULTILINE | re.DOTALL)
 GROUPS = {
-    "learners": (
-        "Learners",
-        "One method each, with the same verbs: `observe`, `predict`, `boundary`, `memory`, `grow`.",
-    ),
-    "networks": (
-        "Networks",
-        "Settings that build a network for inputs of a given shape. Any `nn.Module` does as well.",
-    ),
+    "learners": ("Learners", "One method each, with the same verbs: those of `Learner`."),
+    "networks": ("Networks", "Settings that build a network. Any `nn.Module` does as well."),
     "data": ("Data", "Arrays, folders, files and torch datasets as one thing."),
     "runs": ("Runs", "A config and a dataset become a run folder, and that a model."),
     "errors": ("Errors", "One family; each says in a sentence what was wrong and what to do."),
@@ -128,7 +123,11 @@ def _place(target: Path) -> str | None:
 def _shown(path: Path) -> str:
     """A page that shows a source file."""
     text = path.read_text(encoding="utf-8")
-    shown = text if path.suffix == ".md" else f"```python\n{text}```\n"
+    if path.suffix == ".ipynb":
+        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
+        shown = "\n\n".join(source if kind == "markdown" else f"````python\n{source}\n````" for kind, source in cells)
+    else:
+        shown = text if path.suffix == ".md" else f"````python\n{text}````\n"
     return f"---\nsearch:\n  exclude: true\n---\n\n# {path.relative_to(ROOT)}\n\n{shown}"
 
 
