@@ -3,19 +3,23 @@
 # settings were chosen by (DATA=folder); they make what is missing, and go on where they were stopped.
 # `make torture MINUTES=5` kills runs and damages what they saved, as often as it can in that time, and fails if one of
 # them ends otherwise than undisturbed.
+# `make docs` builds the documentation site, in an environment of its own without torch: site/index.html opens from disk.
+# `make test-package` builds sdist and wheel, installs them elsewhere and tries them, in a minute.
 # `make test-onnx` installs what `autorecall export` needs beside the rest, and tries what it writes.
 # `make test-ray` installs Ray beside the rest and tries a cluster of two nodes on this machine, in three minutes.
 # `make test-report` tries the page of `autorecall report`, in a browser too if there is one (apt-get install chromium).
 # `make fuzz MINUTES=5` draws examples for the fuzz tests in that time, other ones every time.
 # All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
 
-PYTHON ?= python3.11
+SUITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do \
+  if $$name -c '$(SUITS)' 2>/dev/null; then echo $$name; break; fi; done)
 VENV := .venv
 BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: demo test test-onnx test-ray test-report torture fuzz results tenth validation clean
+.PHONY: demo test docs test-package test-onnx test-ray test-report torture fuzz results tenth validation clean
 
 demo: $(VENV)/.installed
 	$(BIN)/autorecall run
@@ -25,6 +29,12 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+docs: .venv-docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
+test-package: $(VENV)/.installed-dev
+	$(BIN)/python scripts/try_package.py
 
 test-onnx: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check onnx==1.23.2 onnxruntime==1.31.1
@@ -53,16 +63,18 @@ validation: $(VENV)/.installed
 	$(BIN)/autorecall reproduce choices --jobs 2 $(DATA:%=--data %)
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-docs site
 
-$(BIN)/python:
-	@command -v $(PYTHON) >/dev/null || { \
-	  echo "autorecall needs Python 3.11 and found no '$(PYTHON)': install it, or name yours with make PYTHON=..."; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
-	  echo "autorecall's lock file is for Python 3.11 but '$(PYTHON)' is another: name one with make PYTHON=..."; exit 1; }
+$(BIN)/python .venv-docs/bin/python:
+	@test -n "$(PYTHON)" || { \
+	  echo "autorecall needs Python 3.11, 3.12 or 3.13 and found none: install one, or name yours with make PYTHON=..."; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "there is no '$(PYTHON)': name another with make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c '$(SUITS)' || { \
+	  echo "autorecall's lock files are for Python 3.11 to 3.13 but '$(PYTHON)' is another: name one with make PYTHON=..."; \
+	  exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { \
 	  echo "'$(PYTHON)' cannot make virtual environments: install its venv package (python3.11-venv on Debian)"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(@:%/bin/python=%)
 
 $(VENV)/.installed: requirements.lock pyproject.toml src/autorecall/recall/_kernels.c | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
@@ -71,4 +83,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml src/autorecall/recall/_kern
 
 $(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@touch $@
+
+.venv-docs/.installed: requirements-docs.lock | .venv-docs/bin/python
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
 	@touch $@

@@ -10,4 +10,6 @@ torch.
 
 import lazy_loader
 
+__version__ = "0.1.0"  # the only place: pyproject.toml and `autorecall --version` read it here
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

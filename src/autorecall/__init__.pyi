@@ -1,5 +1,7 @@
 # The public names: type checkers read them, and __init__.py imports each on first use.
 
+__version__: str
+
 from .config import RunConfig as RunConfig
 from .data import Dataset as Dataset
 from .data import from_arrays as from_arrays

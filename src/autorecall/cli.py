@@ -12,6 +12,8 @@ from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 
+from . import __version__
+
 COMMANDS = (
     "run",
     "sweep",
@@ -84,9 +86,7 @@ def _obey(arguments: Sequence[str]) -> int:
         print(HELP, end="")
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        from importlib.metadata import version
-
-        print(f"autorecall {version('autorecall')}")
+        print(f"autorecall {__version__}")
         return 0
     name, *rest = arguments
     if name not in COMMANDS:

@@ -1,6 +1,6 @@
 """Algorithm 1 of the paper, transcribed line by line for the tests: slow, literal, no code shared with the package.
 
-M literal copies, every formula written out from facts.md section 1, a teacher that is a deep copy, and SGD by hand.
+M literal copies, every formula written out, a teacher that is a deep copy, and SGD by hand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Algorithm1:
         self.recalled, self.answers = torch.empty(0), torch.empty(0)
 
     def observe(self, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Lines 3 to 13; the teacher is refreshed before batches 0, T, 2T, …"""
+        """Lines 3 to 11; the teacher is refreshed before batches 0, T, 2T, …"""
         config = self.config
         assert config.lag.every is not None
         assert config.lag.start is not None
@@ -57,7 +57,7 @@ class Algorithm1:
         return {"loss": loss.item()} | numbers
 
     def start(self, x: Tensor) -> Tensor:
-        """Line 5: M images of the real batch, without replacement if there are enough; or noise."""
+        """Line 6: M images of the real batch, without replacement if there are enough; or noise."""
         count, wanted = len(x), self.config.recalled_images
         if self.config.initial == "noise":
             return torch.rand((wanted, *x.shape[1:]), generator=self.generator, dtype=x.dtype)
@@ -69,7 +69,7 @@ class Algorithm1:
         return torch.stack([x[i] for i in self.origins])
 
     def terms(self, recalled: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Equation 7 and each of its terms."""
+        """Equation 8 and each of its terms."""
         config, count = self.config, len(recalled)
         present = sorted(set(y.tolist()))
         student_logs, teacher_logs = log_softmax(self.student(recalled)), log_softmax(self.teacher(recalled))

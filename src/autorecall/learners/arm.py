@@ -96,7 +96,7 @@ class ARM(RecallLearner):
         return initial_images(x, self.config.recalled_images, self.config.initial, self.generator, keep_copies)
 
     def objective(self, start: Recalled, present_classes: Tensor) -> Objective:
-        """The recall objective (equation 7), or that of images with a class to show."""
+        """The recall objective (equation 8), or that of images with a class to show."""
         if isinstance(start, Aimed):
             return Inversion(start, self.config.weights(), self.config.divergence_form)
         return disagreement(start, self.config.weights(), present_classes, self.config.divergence_form, self.classes)

@@ -1,6 +1,6 @@
 """What recalled images ascend: a weighted sum of terms, and its gradient at the two networks' outputs.
 
-`Objective` is any such sum, differentiated by autograd; `Disagreement` is the paper's (equations 7 and 8), and
+`Objective` is any such sum, differentiated by autograd; `Disagreement` is the paper's (equations 8 and 9), and
 `ClosedForm` the same with gradients written out in C: logits are a handful of numbers, so the overhead of tensor
 operations outweighs their arithmetic. `Inversion` is for images that have a class to show.
 """
@@ -133,7 +133,7 @@ class Objective(ABC):
 
 
 class Disagreement(Objective):
-    """Equations 7 and 8: student and teacher disagree, on many classes other than those of the real batch."""
+    """Equations 8 and 9: student and teacher disagree, on many classes other than those of the real batch."""
 
     def __init__(
         self, start: Recalled, weights: Mapping[str, float], present_classes: Tensor, form: DivergenceForm

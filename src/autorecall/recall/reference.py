@@ -13,7 +13,7 @@ from .objective import Objective
 
 
 class Ascent:
-    """Lines 6-8 of Algorithm 1: autograd through both networks, one after the other, in one thread."""
+    """Lines 7 and 8 of Algorithm 1: autograd through both networks, one after the other, in one thread."""
 
     def __init__(self, student: nn.Module, teacher: nn.Module, start: Recalled, objective: Objective) -> None:
         self._student, self._teacher, self._start, self._objective = student, teacher, start, objective

@@ -1,4 +1,4 @@
-"""The terms of the recall objective (paper, equations 7 and 8), as pure functions of tensors.
+"""The terms of the recall objective (paper, equations 8 and 9), as pure functions of tensors.
 
 Every term is a mean over the recalled batch. All take `weights`, one per recalled image, that sum to 1: `None` means
 1/M each, and an image that stands for several copies has their total share. Probabilities are the softmax of the given

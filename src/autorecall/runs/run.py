@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .. import own
+from .. import __version__, own
 from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset, Split
 from ..errors import ConfigError
@@ -25,7 +25,7 @@ from .folder import RunStatus, held
 from .loop import Observer, RunLoop, few_of_each_class
 from .result import Result
 
-VERSIONS = ("autorecall", "torch", "numpy")
+VERSIONS = ("torch", "numpy")
 
 
 def run(
@@ -92,7 +92,8 @@ def device(name: str) -> torch.device:
 
 def versions() -> dict[str, str]:
     """Those that the last digits may depend on."""
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in VERSIONS}
+    own = {"python": platform.python_version(), "autorecall": __version__}
+    return own | {name: importlib.metadata.version(name) for name in VERSIONS}
 
 
 def machine_of(device: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from autorecall.presets import PRESETS
 from .worlds import write_rows, write_run
 
 
-@pytest.mark.parametrize("name", ["accuracy", "history", "suppressed", "diversity", "memory"])
+@pytest.mark.parametrize("name", ["accuracy", "history", "suppressed", "diversity"])
 def test_a_figure_is_drawn_as_png_and_pdf_and_the_same_again(name: str, tmp_path: Path) -> None:
     rows = STUDIES[name].rows(2, 1.0)
     write_rows(tmp_path, rows, [[50.0 + number, 40.0 + number][: row.seeds] for number, row in enumerate(rows)])

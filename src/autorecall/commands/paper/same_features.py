@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from ...presets import PRESETS
+from ..table import Cell, Figure, Table
 from .study import Place, Row, Study, write_table
-from .table import Cell, Figure, Table
 
 DATASETS = {"mnist": "MNIST-5k", "cifar10": "CIFAR10"}
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3)

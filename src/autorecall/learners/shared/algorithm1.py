@@ -120,7 +120,7 @@ class RecallLearner(TaughtLearner):
 
     @abstractmethod
     def start(self, x: Tensor, y: Tensor, keep_copies: bool) -> Recalled | None:
-        """Line 5: what recalled images start from; None if there is nothing to recall."""
+        """Line 6: what recalled images start from; None if there is nothing to recall."""
 
     def aimed_images(self, x: Tensor, y: Tensor, keep_copies: bool) -> Aimed | None:
         """Images to start from, each with a class to show that was seen before and is not present.
@@ -146,10 +146,10 @@ class RecallLearner(TaughtLearner):
 
     @abstractmethod
     def objective(self, start: Recalled, present_classes: Tensor) -> Objective:
-        """Equation 7: what they ascend."""
+        """Equation 8: what they ascend."""
 
     def ascent(self, start: Recalled, present_classes: Tensor, teacher: nn.Module) -> Ascent | LiteralAscent:
-        """Lines 6-8."""
+        """Lines 7 and 8."""
         objective = self.objective(start, present_classes)
         return Ascent(self.network, teacher, start, objective, self.side_by_side, self.plans)
 
