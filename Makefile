@@ -5,6 +5,8 @@
 # them ends otherwise than undisturbed.
 # `make test-onnx` installs what `autorecall export` needs beside the rest, and tries what it writes.
 # `make test-ray` installs Ray beside the rest and tries a cluster of two nodes on this machine, in three minutes.
+# `make test-tensorboard`, `make test-examples` and `make test-avalanche` try what needs TensorBoard, Lightning and timm, and
+# Avalanche; the last one in an environment of its own, .venv-avalanche.
 # `make fuzz MINUTES=5` draws examples for the fuzz tests in that time, other ones every time.
 # All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
 
@@ -14,7 +16,7 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: demo test test-onnx test-ray torture fuzz results tenth validation clean
+.PHONY: demo test test-onnx test-ray test-tensorboard test-examples test-avalanche torture fuzz results tenth validation clean
 
 demo: $(VENV)/.installed
 	$(BIN)/autorecall run
@@ -33,6 +35,18 @@ test-ray: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check ray==2.60.0
 	$(BIN)/pytest tests/integrations/test_ray.py
 
+test-tensorboard: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check tensorboard==2.21.0
+	$(BIN)/pytest tests/integrations/test_tensorboard.py
+
+test-examples: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check lightning==2.6.6 timm==1.0.31
+	$(BIN)/pytest tests/test_examples.py
+
+# The torchvision of package registries is for CUDA; without its dependencies it leaves a torch for the CPU alone.
+test-avalanche: .venv-avalanche/.installed
+	.venv-avalanche/bin/pytest tests/integrations/test_avalanche.py
+
 torture: $(VENV)/.installed
 	$(BIN)/python scripts/torture.py --minutes $(MINUTES)
 
@@ -49,7 +63,7 @@ validation: $(VENV)/.installed
 	$(BIN)/autorecall reproduce choices --jobs 2 $(DATA:%=--data %)
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-avalanche
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { \
@@ -63,6 +77,13 @@ $(BIN)/python:
 $(VENV)/.installed: requirements.lock pyproject.toml src/autorecall/recall/_kernels.c | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv-avalanche/.installed: requirements-avalanche.lock requirements.lock pyproject.toml | $(BIN)/python
+	$(PYTHON) -m venv .venv-avalanche
+	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-avalanche.lock
+	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
