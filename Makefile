@@ -8,6 +8,8 @@
 # `make test-onnx` installs what `autorecall export` needs beside the rest, and tries what it writes.
 # `make test-ray` installs Ray beside the rest and tries a cluster of two nodes on this machine, in three minutes.
 # `make test-report` tries the page of `autorecall report`, in a browser too if there is one (apt-get install chromium).
+# `make test-tensorboard`, `make test-examples` and `make test-avalanche` try what needs TensorBoard, Lightning and timm, and
+# Avalanche; the last one in an environment of its own, .venv-avalanche.
 # `make fuzz MINUTES=5` draws examples for the fuzz tests in that time, other ones every time.
 # All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
 
@@ -19,7 +21,8 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: demo test docs test-package test-onnx test-ray test-report torture fuzz results tenth validation clean
+.PHONY: demo test docs test-package test-onnx test-ray test-report test-tensorboard test-examples test-avalanche torture \
+  fuzz results tenth validation clean
 
 demo: $(VENV)/.installed
 	$(BIN)/autorecall run
@@ -47,6 +50,18 @@ test-ray: $(VENV)/.installed-dev
 test-report: $(VENV)/.installed-dev
 	$(BIN)/pytest -rs tests/commands/report
 
+test-tensorboard: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check tensorboard==2.21.0
+	$(BIN)/pytest tests/integrations/test_tensorboard.py
+
+test-examples: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check lightning==2.6.6 timm==1.0.31
+	$(BIN)/pytest tests/test_examples.py
+
+# The torchvision of package registries is for CUDA; without its dependencies it leaves a torch for the CPU alone.
+test-avalanche: .venv-avalanche/.installed
+	.venv-avalanche/bin/pytest tests/integrations/test_avalanche.py
+
 torture: $(VENV)/.installed
 	$(BIN)/python scripts/torture.py --minutes $(MINUTES)
 
@@ -63,7 +78,7 @@ validation: $(VENV)/.installed
 	$(BIN)/autorecall reproduce choices --jobs 2 $(DATA:%=--data %)
 
 clean:
-	rm -rf $(VENV) .venv-docs site
+	rm -rf $(VENV) .venv-avalanche .venv-docs site
 
 $(BIN)/python .venv-docs/bin/python:
 	@test -n "$(PYTHON)" || { \
@@ -79,6 +94,13 @@ $(BIN)/python .venv-docs/bin/python:
 $(VENV)/.installed: requirements.lock pyproject.toml src/autorecall/recall/_kernels.c | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv-avalanche/.installed: requirements-avalanche.lock requirements.lock pyproject.toml | $(BIN)/python
+	$(PYTHON) -m venv .venv-avalanche
+	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-avalanche.lock
+	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed

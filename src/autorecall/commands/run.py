@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
@@ -22,7 +23,7 @@ from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own, blamed
 from ..presets import DEFAULT, PRESETS, changes, preset
 from ..recall.batch import Recalled
-from ..runs.folder import CURVES, LEARNER, RECALLED, earlier_result, read_config
+from ..runs.folder import CURVES, LEARNER, RECALLED, TENSORBOARD, earlier_result, read_config
 from ..runs.loop import Observer
 from ..runs.names import run_folder
 from ..runs.result import Result
@@ -38,6 +39,9 @@ from .signals import watched
 from .source import Source, report_left_out, source_of
 from .text import complain, printable
 from .words import harmless, silent
+
+if TYPE_CHECKING:
+    from ..integrations.tensorboard import TensorBoard
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,9 @@ class Arguments:
     pictures: bool = False
     """Draw recalled.png from data of your own as well; it shows some of the last images, and what came of them."""
 
+    tensorboard: bool = False
+    """Write event files for TensorBoard to the folder tensorboard of the run (needs the package tensorboard)."""
+
 
 def main(arguments: list[str]) -> None:
     """Parse, run, report."""
@@ -97,6 +104,8 @@ def main(arguments: list[str]) -> None:
         console.print(why, soft_wrap=True)
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
+    if chosen.tensorboard:
+        _board(folder)  # refuses if the package is missing, before anything is done
     source = source_of(config, chosen.data)
     if chosen.data is not None and config.dataset == "mnist":
         complain("--data is not used, as mnist comes with the package; add --dataset folder for your own images")
@@ -107,6 +116,9 @@ def main(arguments: list[str]) -> None:
     if earlier is not None and chosen.keep_learner and not (folder / LEARNER).exists():
         raise ConfigError(f"{folder} holds a finished run that did not keep its learner; --fresh runs it again")
     if earlier is not None:
+        if chosen.tensorboard:
+            with _board(folder) as board:
+                board.complete(earlier)
         console.print(f"already finished: {printable(str(folder))}; --fresh runs it again", soft_wrap=True)
         print_matrix(console, config, earlier)
         print_result(console, config, earlier, folder)
@@ -119,15 +131,25 @@ def main(arguments: list[str]) -> None:
     title = f"{chosen.preset} seed {config.seed}"
     pictures = chosen.pictures or not is_own(config.dataset)
     keep_learner = chosen.keep_learner or (None if is_own(config.dataset) else False)
-    with watched() as stop, Bar(console, title, folder, dataset.classes, matrix, pictures) as observer:
+    with (
+        watched() as stop,
+        Bar(console, title, folder, dataset.classes, matrix, pictures) as bar,
+        _board(folder, bar) if chosen.tensorboard else nullcontext(bar) as observer,
+    ):
         try:
             result = run(chosen.preset, config, dataset, folder, observer, chosen.fresh, stop, keep_learner)
         except InterruptedRunError as error:
             error.exit_code = stop.exit_code
             raise
-    if observer.rows < len(result.accuracy_matrix):  # the others were printed before an interruption, or never
+    if bar.rows < len(result.accuracy_matrix):  # the others were printed before an interruption, or never
         print_matrix(console, config, result)
     print_result(console, config, result, folder)
+
+
+def _board(folder: Path, observer: Observer | None = None) -> TensorBoard:
+    from ..integrations.tensorboard import TensorBoard
+
+    return TensorBoard(folder, observer)
 
 
 def _fingerprint(source: Source) -> str | None:
@@ -323,3 +345,5 @@ def print_result(console: Console, config: RunConfig, result: Result, folder: Pa
     for name in (CURVES, RECALLED):
         if (folder / name).exists():
             console.print(f"picture           {printable(os.fspath(folder / name))}", soft_wrap=True)
+    if (folder / TENSORBOARD).exists():
+        console.print(f"tensorboard       --logdir {printable(os.fspath(folder / TENSORBOARD))}", soft_wrap=True)

@@ -113,7 +113,7 @@ def _is_number(word: str) -> bool:
 def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
     if not 1 <= chosen.seeds <= MOST_RUNS:
         raise ConfigError(f"seeds is {chosen.seeds}; expected 1 to {MOST_RUNS:,}, where 5 means 0 to 4")
-    for word in ("--config", "--fresh"):
+    for word in ("--config", "--fresh", "--tensorboard"):
         if any(given.split("=")[0] == word for given in passed_on):
             raise ConfigError(f"{word} is for a single run; give it to `autorecall run`")
     grid = [_values(text) for text in chosen.set]

@@ -34,6 +34,8 @@ FILES = ("config.json", "result.json", "stopped.json")
 RECALLED, CURVES = "recalled.png", "curves.png"  # pictures, which observers draw
 LEARNER = "learner.safetensors"  # of a finished run, if it is to be kept
 MODEL = "model.safetensors"  # the classifier that a finished run leaves
+TENSORBOARD = "tensorboard"  # a folder of event files, if they are wanted
+EVENTS = "events.out.tfevents.*"
 LEFT = re.compile(
     r"\.(config\.json|result\.json|stopped\.json|history\.csv|(recalled|curves)\.png|(learner|model)\.safetensors)\.\d+\.tmp"
 )
@@ -135,6 +137,7 @@ class RunFolder:
         for name in (RECALLED, CURVES, LEARNER, MODEL):  # of a run that was killed before it could write its result
             with suppress(OSError):
                 (self.path / name).unlink()
+        remove_events(self.path)
         self.write_config(status)
 
     def write_config(self, status: RunStatus) -> None:
@@ -201,6 +204,13 @@ def earlier_result(
 # What a folder holds
 
 
+def remove_events(path: Path) -> None:
+    """Remove the event files of TensorBoard."""
+    for file in (path / TENSORBOARD).glob(EVENTS):
+        with suppress(OSError):
+            file.unlink()
+
+
 def read_config(path: Path, links: bool = False) -> tuple[str, RunConfig]:
     """The preset and the config in a config.json of any format; `links` are followed."""
     number, values = unstamped(read_json(path, links))
@@ -257,10 +267,10 @@ def _refuse_foreign(path: Path) -> None:
 def _refuse_irregular(path: Path) -> None:
     """A link could lead out of the folder and a pipe nowhere: a run writes to neither."""
     files = [path / name for name in (*FILES, HISTORY, LEARNER, MODEL, f"{CHECKPOINTS}/{HISTORY}")]
-    for place in (path / CHECKPOINTS, *files, *Checkpoints(path).folders()):
+    for place in (path / CHECKPOINTS, path / TENSORBOARD, *files, *Checkpoints(path).folders()):
         with suppress(FileNotFoundError, NotADirectoryError):
             found = place.lstat()
-            expected = stat.S_ISDIR if place.name == CHECKPOINTS else stat.S_ISREG
+            expected = stat.S_ISDIR if place.name in (CHECKPOINTS, TENSORBOARD) else stat.S_ISREG
             if not expected(found.st_mode):
                 raise DataError(f"{place} is {kind_of(found)}, which no run makes; remove it, or choose another --out")
 

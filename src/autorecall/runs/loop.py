@@ -40,6 +40,9 @@ class Observer:
     def resumed(self, step: int, steps: int) -> None:
         """The run resumes from a checkpoint made after this step."""
 
+    def tested_before(self, step: int, task: int, accuracies: list[float]) -> None:
+        """After `resumed`, for every test that the run has behind it: the end of a task, and what was found there."""
+
     def warned(self, sentence: str) -> None:
         """Something is wrong, such as a damaged checkpoint; the run continues."""
         warnings.warn(sentence, stacklevel=2)
@@ -222,6 +225,10 @@ class RunLoop:
         folder.write_config(then)
         self.history = folder.resumed_history(newest, self.observer.warned)
         self.observer.resumed(then.steps, self.total)
+        for task, (end, row) in enumerate(
+            zip(accumulate(self.stream.task_lengths), then.matrix, strict=False), start=1
+        ):
+            self.observer.tested_before(end, task, row)
 
     def _check_status(self, then: RunStatus, history: Extent) -> None:
         """A valid checksum does not make the numbers valid: what is skipped must have been learned and tested."""

@@ -31,6 +31,7 @@ from ..base import LearnerConfig, Memory
 from .class_shift import ClassShift
 from .finite import finite
 from .frozen_copy import frozen_copy
+from .modes import training
 from .teacher import LagConfig, TaughtLearner
 from .undo import Undo
 
@@ -116,6 +117,7 @@ class RecallLearner(TaughtLearner):
         self.plans = Plans()
         self.shift = ClassShift() if config.initial == "shift" else None
         self._said_why = False
+        self._led_by: tuple[nn.Module | None] | None = None  # the teacher of a batch whose first step others take
         self._tried: tuple[list[object], bool] | None = None  # the network as it was, and whether copies came out alike
 
     @abstractmethod
@@ -153,9 +155,36 @@ class RecallLearner(TaughtLearner):
         objective = self.objective(start, present_classes)
         return Ascent(self.network, teacher, start, objective, self.side_by_side, self.plans)
 
+    def before_step(self, x: Tensor, y: Tensor) -> None:
+        """For loops that take the step on the real batch themselves: what has to happen before it.
+
+        Then comes your step, with any loss and regulariser, and then `after_step`, in place of `observe`.
+        """
+        _, labels = self.check(x, y)
+        with training(self.network):
+            self._led_by = (self.teacher.follow(self.network, labels),)
+
+    def after_step(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Recall and learn again, after your own step on the batch; return the numbers, without that step's loss.
+
+        Gradients of your step are left as they are.
+        """
+        if self._led_by is None:
+            raise InputError("after_step was called without before_step; call that before your own step on the batch")
+        parameters = [p for p in self.network.parameters() if p.grad is not None]
+        gradients = [p.grad for p in parameters]
+        try:
+            numbers = self.observe(x, y)
+        finally:
+            self._led_by = None
+        for p, gradient in zip(parameters, gradients, strict=True):
+            p.grad = gradient
+        del numbers["loss"]
+        return numbers
+
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One round of Algorithm 1."""
-        teacher = self.teacher.follow(self.network, y)
+        (teacher,) = self._led_by or (self.teacher.follow(self.network, y),)
         if self.shift is not None:
             self.shift.add(x, y, self.classes)
         reason, present = self._obstacle(x), torch.unique(y)
@@ -186,6 +215,8 @@ class RecallLearner(TaughtLearner):
         return numbers
 
     def _step_on_real(self, x: Tensor, y: Tensor) -> float:
+        if self._led_by is not None:
+            return math.nan
         return self.descend(F.cross_entropy(self.network(x), y), "the loss on the real batch")
 
     def _learn_from(

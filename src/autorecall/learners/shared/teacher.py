@@ -57,7 +57,7 @@ class Teacher:
         """Before a batch: copy the student if it is time, and return the teacher, or None before recall starts."""
         now = self.boundaries.batches
         if self.boundaries.before(labels):
-            self._copy(student)
+            self.refresh(student)
         assert self.network is not None
         for mine, theirs in zip(self.network.modules(), student.modules(), strict=True):
             mine.training = theirs.training  # parts the user has frozen since are frozen here, too
@@ -78,12 +78,13 @@ class Teacher:
         """Restore what `state_dict` returned; the student gives its structure."""
         self.network = None
         if state["network"] is not None:
-            self._copy(student)
+            self.refresh(student)
             assert self.network is not None
             self.network.load_state_dict(mapping(state["network"]))
 
     @torch.no_grad()
-    def _copy(self, student: nn.Module) -> None:
+    def refresh(self, student: nn.Module) -> None:
+        """Be a copy of the student as it is."""
         if self.network is None:
             self.network = frozen_copy(student)
             return
