@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from .choosing import Choosing
 from .figures import Accuracy, Diversity, History, Suppressed
 from .gradients import Gradients
+from .leftover import LeftoverStudy
 from .recalled import RecalledImages
 from .starts import RecallStarts
 from .study import Study
@@ -27,5 +29,7 @@ STUDIES: dict[str, Study] = {
         PublishedOrder(),
         Choices(),
         RecallStarts(),
+        LeftoverStudy(),
+        Choosing(),
     )
 }

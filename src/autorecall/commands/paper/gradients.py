@@ -21,12 +21,12 @@ from torch.nn import functional as F
 
 from ...errors import AutorecallError, DataError
 from ...learners.shared.modes import evaluating
-from ...storage.files import make_folder, read_json, write_json
+from ...storage.files import read_json, write_json
 from ...storage.schema import decode
 from ...stream import as_batch
 from . import drawing
-from .kept import Kept, kept
-from .study import Place, Row, Study, write_table
+from .kept import Kept, KeptStudy
+from .study import Place, Row, write_table
 from .table import Cell, Figure, Table
 
 IMAGES = 1000
@@ -83,7 +83,7 @@ class Correlations:
     values: list[Correlation]
 
 
-class Gradients(Study):
+class Gradients(KeptStudy):
     """Correlations of gradients, per layer."""
 
     name = "gradients"
@@ -93,26 +93,17 @@ class Gradients(Study):
         """One run of ARM on each dataset, whose learner is kept."""
         return [Row.of(dataset, f"{dataset}/arm", 1, fraction, keep_learner=True) for dataset in DATASETS]
 
-    def wanted(self, place: Place, seeds: int, fraction: float) -> list[Row]:
-        """Those whose numbers are not there yet."""
-        return [row for row in self.rows(seeds, fraction) if not self._numbers(place, row, fraction).exists()]
-
-    def _numbers(self, place: Place, row: Row, fraction: float) -> Path:
-        return place.file(f"gradients-{row.label}", fraction, "json")
+    def measure(self, end: Kept, path: Path) -> None:
+        """Of many recalled images."""
+        write_json(path, asdict(correlations(end, IMAGES)))
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """Measured, unless its numbers are there; then as tables and a figure."""
         written: list[Path] = []
         found: dict[str, Correlations] = {}
-        for row in self.rows(seeds, fraction):
-            numbers = self._numbers(place, row, fraction)
-            end = None if numbers.exists() else kept(place, row)
-            if end is not None:
-                make_folder(numbers.parent)
-                write_json(numbers, asdict(correlations(end, IMAGES)))
-            if numbers.exists():
-                found[row.label] = read = _read(numbers)
-                written += [numbers, *write_table(place, f"gradients-{row.label}", fraction, _table(row.label, read))]
+        for dataset, numbers in self.measured(place, seeds, fraction):
+            found[dataset] = read = _read(numbers)
+            written += [numbers, *write_table(place, f"gradients-{dataset}", fraction, _table(dataset, read))]
         if found:
             written += self._draw(place, fraction, found)
         return written
