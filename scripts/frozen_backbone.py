@@ -38,12 +38,13 @@ from autorecall import (
     NaiveConfig,
     load_dataset,
 )
+from autorecall.commands.paper.kept import numbers_in
 from autorecall.commands.paper.study import Place, write_table
 from autorecall.commands.paper.table import Cell, Figure, Table
 from autorecall.data import Split
 from autorecall.metrics import forgetting, task_accuracy
-from autorecall.storage.files import read_json, write_json
-from autorecall.storage.schema import decode, with_field
+from autorecall.storage.files import write_json
+from autorecall.storage.schema import with_field
 from autorecall.stream import as_batch
 from autorecall.torch_state import limited_threads
 
@@ -236,7 +237,7 @@ def measure(data: Dataset, path: Path) -> None:
     share = task_accuracy(predictions(network, known), known.labels, KNOWN)
     backbone = network.get_submodule("backbone")
     parameters = sum(p.numel() for p in backbone.parameters())
-    numbers = Numbers(share, parameters, read(path).found if path.exists() else [])
+    numbers = Numbers(share, parameters, numbers_in(path, Numbers).found if path.exists() else [])
     print(f"backbone: {share:.1f} % on the classes it was trained on", flush=True)
 
     def have(method: str, split: str, seed: int, rate: float | None) -> Found:
@@ -256,13 +257,6 @@ def measure(data: Dataset, path: Path) -> None:
         best = max(trials, key=lambda found: found.accuracy).rate if trials else None
         for seed in range(method.seeds):
             have(name, "test", seed, best)
-
-
-def read(path: Path) -> Numbers:
-    """What was measured."""
-    numbers = decode(Numbers, read_json(path), path.name)
-    assert isinstance(numbers, Numbers)
-    return numbers
 
 
 def write(numbers: Numbers, place: Place) -> list[Path]:
@@ -294,7 +288,7 @@ def main() -> None:
     if not parser.parse_args().table_only:
         with limited_threads(1):
             measure(load_dataset("cifar10"), NUMBERS)
-    for path in write(read(NUMBERS), Place(ROOT / "results")):
+    for path in write(numbers_in(NUMBERS, Numbers), Place(ROOT / "results")):
         print(f"wrote {path.relative_to(ROOT)}")
 
 

@@ -68,6 +68,8 @@ def test_its_own_image_is_told_from_all_others() -> None:
     assert found.nearest == pytest.approx(np.mean(others), abs=1e-6)
     assert found.nearest_deviation == pytest.approx(np.std(others, ddof=1), abs=1e-6)
     assert found.own_nearest == pytest.approx(100 / 3)  # the first; the second has a twin, the third a negative
+    alone = likeness("any", images[[0, 0]], [np.array([0])] * 2, torch.stack([real[2], 1 - real[2]]))
+    assert alone.nearest == pytest.approx(-1)
 
 
 def test_recalled_digits_are_less_like_their_origin_than_nothing_changed_at_all(end: Kept) -> None:

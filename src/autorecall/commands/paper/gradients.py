@@ -19,13 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...errors import AutorecallError, DataError
+from ...errors import DataError
 from ...learners.shared.modes import evaluating
-from ...storage.files import read_json, write_json
-from ...storage.schema import decode
+from ...storage.files import write_json
 from ...stream import as_batch
 from . import drawing
-from .kept import Kept, KeptStudy
+from .kept import Kept, KeptStudy, numbers_in
 from .study import Place, Row, write_table
 from .table import Cell, Figure, Table
 
@@ -137,11 +136,7 @@ class Gradients(KeptStudy):
 
 def _read(path: Path) -> Correlations:
     """The numbers of one dataset, if they are complete."""
-    try:
-        found = decode(Correlations, read_json(path), "gradients")
-    except AutorecallError as error:
-        raise DataError(f"{path}: {error}") from error
-    assert isinstance(found, Correlations)
+    found = numbers_in(path, Correlations)
     wanted = {(layer, kind, c) for layer in _layers(found) for kind in KINDS for c in CLASSES}
     if not found.values or wanted != {(value.layer, value.kind, value.with_class) for value in found.values}:
         raise DataError(f"{path} lacks some layers, or has others twice; remove it to measure again")

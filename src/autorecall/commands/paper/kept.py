@@ -7,25 +7,28 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...data import Dataset
-from ...errors import DataError
+from ...errors import AutorecallError, DataError
 from ...learners.shared.algorithm1 import RecallLearner
 from ...learners.shared.saving import load
 from ...recall.batch import Initial, Recalled
 from ...runs.folder import LEARNER
 from ...runs.run import build_learner
-from ...storage.files import make_folder
+from ...storage.files import make_folder, read_json
+from ...storage.schema import decode
 from ...stream import Indices, Stream, Task, as_batch
 from ...torch_state import own_random_state
 from ..rows import Run
 from ..source import source_of
 from .study import Place, Row, Study
+
+Numbers = TypeVar("Numbers")
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,16 @@ class KeptStudy(Study):
 
     def _file(self, place: Place, row: Row, fraction: float) -> Path:
         return place.file(f"{self.name}-{row.label}", fraction, self.kind)
+
+
+def numbers_in(path: Path, kind: type[Numbers]) -> Numbers:
+    """What a study found, from its file."""
+    try:
+        found = decode(kind, read_json(path), path.name)
+    except AutorecallError as error:
+        raise DataError(f"{path}: {error}") from error
+    assert isinstance(found, kind)
+    return found
 
 
 def kept(place: Place, row: Row) -> Kept | None:

@@ -19,12 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import AutorecallError, DataError
+from ...errors import DataError
 from ...recall.batch import per_image
-from ...storage.files import read_json, write_json
-from ...storage.schema import decode
+from ...storage.files import write_json
 from ...stream import Indices, as_batch
-from .kept import Kept, KeptStudy, Samples
+from .kept import Kept, KeptStudy, Samples, numbers_in
 from .likeness import standardised, structural_similarity
 from .study import Place, Row, write_table
 from .table import Cell, Figure, Table
@@ -180,11 +179,7 @@ def _cells(found: Likeness) -> list[Cell]:
 
 def _read(path: Path) -> Leftover:
     """The numbers of one dataset, if they are complete."""
-    try:
-        found = decode(Leftover, read_json(path), "leftover")
-    except AutorecallError as error:
-        raise DataError(f"{path}: {error}") from error
-    assert isinstance(found, Leftover)
+    found = numbers_in(path, Leftover)
     if tuple(likeness.kind for likeness in found.kinds) != KINDS:
         raise DataError(f"{path} lacks some kinds of images, or has others; remove it to measure again")
     return found
