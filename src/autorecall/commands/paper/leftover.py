@@ -91,13 +91,13 @@ class LeftoverStudy(KeptStudy):
         for dataset, path in self.measured(place, seeds, fraction):
             found = _read(path)
             written.append(path)
-            counts.append(f"{found.images:,} on {DATASETS[dataset]}, whose run saw {found.seen:,}")
+            counts.append(f"{found.images:,} on {DATASETS[dataset]}, where the run saw {found.seen:,}")
             lines += [[DATASETS[dataset], *_cells(likeness)] for likeness in found.kinds]
         if not lines:
             return []
-        header = ("", "images", "correlation", "SSIM", "nearest other", "own is nearest, %")
+        header = ("dataset", "images", "correlation", "SSIM", "nearest other", "own is nearest, %")
         notes = [
-            f"Mean ± standard deviation over images: {', '.join(counts)}. Correlation and SSIM are with the own image: "
+            f"Mean ± standard deviation over images: {'; '.join(counts)}. Correlation and SSIM are with the own image: "
             "the one that recall started from; for noise, the most similar one of the batch. Nearest other: the "
             "highest correlation with a training image that is not the own one. The last column is the share of images "
             "to which no training image is nearer than their own."
@@ -170,9 +170,9 @@ def _of_same_class(end: Kept, samples: Samples, generator: torch.Generator) -> T
 def _cells(found: Likeness) -> list[Cell]:
     return [
         found.kind,
-        Figure(found.correlation, found.correlation_deviation, digits=2),
-        Figure(found.similarity, found.similarity_deviation, digits=2),
-        Figure(found.nearest, found.nearest_deviation, digits=2),
+        Figure(found.correlation, found.correlation_deviation, digits=3),
+        Figure(found.similarity, found.similarity_deviation, digits=3),
+        Figure(found.nearest, found.nearest_deviation, digits=3),
         Figure(found.own_nearest),
     ]
 
