@@ -12,7 +12,10 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DOCS = ("README.md", *(f"docs/{name}" for name in ("results.md", "findings.md", "scale.md")))
+DOCS = (
+    "README.md",
+    *(f"docs/{name}" for name in ("results.md", "findings.md", "scale.md", "privacy.md", "choosing.md")),
+)
 HELD = re.compile(r"<!-- (results/paper/\S+\.md) -->\n.*?<!-- end -->", re.DOTALL)
 
 

@@ -14,26 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from autorecall.data.arrays import tail_of_each_class
-from autorecall.data.mnist import CLASSES, read_pair
+from autorecall.data.mnist import five_thousand, read_pair
 from autorecall.errors import DataError
-
-SEED = 5000
-TRAIN_PER_CLASS = 500
-VALIDATION_PER_CLASS = 300
 
 
 def mnist5k(folder: Path) -> bytes:
     """The content of mnist5k.npz."""
     images, labels = read_pair(folder, "train")
     test_images, test_labels = read_pair(folder, "t10k")
-    held = tail_of_each_class(labels, [VALIDATION_PER_CLASS] * len(CLASSES))
-    # The raw output of PCG64 is fixed by its definition, while numpy may change how it draws a choice from it.
-    lots = np.random.PCG64(SEED).random_raw(len(labels))
-    drawn = np.zeros(len(labels), dtype=np.bool_)
-    for label in range(len(CLASSES)):
-        candidates = np.flatnonzero((labels == label) & ~held)
-        drawn[candidates[np.argsort(lots[candidates], kind="stable")[:TRAIN_PER_CLASS]]] = True
+    drawn, held = five_thousand(labels)
     content = io.BytesIO()
     np.savez_compressed(
         content,

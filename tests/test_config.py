@@ -162,7 +162,11 @@ def put(values: dict[str, object], path: str, value: object) -> None:
         ("threads", True, "config.threads is True; expected a int"),
         ("device", 0, "config.device is 0; expected a str"),
         ("split", "train", "config.split is 'train'; expected one of test, val"),
-        ("dataset", "mnits", "dataset is 'mnits'; expected one of mnist, mnist-full, cifar10, miniimagenet, folder"),
+        (
+            "dataset",
+            "mnits",
+            "dataset is 'mnits'; expected one of mnist, mnist-full, fashion-mnist, cifar10",
+        ),
         ("dataset", None, "config.dataset is None; expected a str"),
         ("checkpoint_seconds", -1, "checkpoint_seconds is -1.0; expected a number of at least 0"),
         ("checkpoint_seconds", math.nan, "config.checkpoint_seconds is nan; expected a finite number"),
@@ -261,7 +265,10 @@ def test_fields_with_defaults_may_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"dataset": "nonsense"}, "dataset is 'nonsense'; expected one of mnist, mnist-full, cifar10, miniimagenet"),
+        (
+            {"dataset": "nonsense"},
+            "dataset is 'nonsense'; expected one of mnist, mnist-full, fashion-mnist, cifar10",
+        ),
         ({"dataset": "x" * 10**6}, "dataset is 'xxx"),
         ({"split": "foo"}, "split is 'foo'; expected one of test, val"),
     ],

@@ -22,8 +22,8 @@ class RunConfig:
     """Everything that determines a run's numbers, and how often it is saved."""
 
     dataset: str
-    """mnist (the paper's MNIST-5k, embedded), mnist-full, cifar10, miniimagenet; folder: your own images, one
-    sub-folder per class, or npz: your own arrays."""
+    """mnist (the paper's MNIST-5k, embedded), mnist-full, fashion-mnist (500 images per class), cifar10, miniimagenet;
+    folder: your own images, one sub-folder per class, or npz: your own arrays."""
 
     network: NetworkConfig
     """The network to train."""

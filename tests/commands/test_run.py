@@ -569,7 +569,7 @@ def test_a_picture_that_cannot_be_written_does_not_cost_the_result(say: Say, pla
         ("--device nonsense", "device is 'nonsense', which torch cannot use here"),
         ("--image-size 8", "image_size is 8 but mnist has a size of its own"),
         ("--network.hidden 0", "network.hidden is (0,); every width must be from 1 to 1,000,000"),
-        ("--dataset cifar100", "dataset is 'cifar100'; expected one of mnist, mnist-full, cifar10"),
+        ("--dataset cifar100", "dataset is 'cifar100'; expected one of mnist, mnist-full, fashion-mnist, cifar10"),
         ("--dataset arrays", "dataset is 'arrays', which only Python can give; use --dataset folder for your own"),
         ("mnist/naive --dataset arrays --fresh", "dataset is 'arrays', which only Python can give"),
         ("cifar10/naive --data nowhere", "the folder nowhere does not exist"),

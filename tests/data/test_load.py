@@ -13,7 +13,7 @@ from .conftest import Made, Refused
 
 
 def test_unknown_name(refused: Refused) -> None:
-    with refused("there is no dataset 'mnst'; choose one of mnist, mnist-full, cifar10, miniimagenet, folder"):
+    with refused("there is no dataset 'mnst'; choose one of mnist, mnist-full, fashion-mnist, cifar10, miniimagenet"):
         load("mnst")
 
 

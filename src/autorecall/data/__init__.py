@@ -8,8 +8,8 @@
     data = from_dataset(train, test)                       # torch Datasets or DataLoaders
 
 Datasets other than "mnist", "folder" and "npz" are looked for in `folder`, else in the folder named by the variable
-AUTORECALL_DATA, and then in the cache (AUTORECALL_CACHE, or the platform's cache folder). If they are in none of these,
-they are downloaded into the cache, if that is allowed.
+AUTORECALL_DATA, and then in the cache (AUTORECALL_CACHE, or the platform's cache folder). If "mnist-full" or "cifar10"
+are in none of these, they are downloaded into the cache, if that is allowed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autorecall.checks import brief
-from autorecall.data import cifar10, folders, mnist
+from autorecall.data import cifar10, fashion, folders, mnist
 from autorecall.data.arrays import Dataset, Split, from_arrays
 from autorecall.data.folders import from_folder
 from autorecall.data.locate import disk_errors, shown
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 OWN = ("folder", "npz")  # a user's own data
-DATASETS = ("mnist", "mnist-full", "cifar10", "miniimagenet", *OWN)
+DATASETS = ("mnist", "mnist-full", "fashion-mnist", "cifar10", "miniimagenet", *OWN)
 
 
 def load(
@@ -73,6 +73,8 @@ def load(
                 return mnist.load_embedded()
             case "mnist-full":
                 return mnist.load_full(folder, progress, may_download)
+            case "fashion-mnist":
+                return fashion.load(folder)
             case "cifar10":
                 return cifar10.load(folder, progress, may_download)
             case "miniimagenet":
@@ -91,6 +93,7 @@ def named_in(folder: Path) -> tuple[str, ...]:
     """The datasets with a name of their own that a folder holds."""
     places = {
         "mnist-full": mnist.place_in,
+        "fashion-mnist": fashion.place_in,
         "cifar10": cifar10.place_in,
         "miniimagenet": folders.miniimagenet_in,
     }

@@ -24,6 +24,8 @@ CLASSES = tuple("0123456789")
 SIDE = 28
 COUNTS = {"train": 60_000, "t10k": 10_000}
 VALIDATION_SHARE = 0.05
+TRAIN_PER_CLASS, VALIDATION_PER_CLASS = 500, 300  # of MNIST-5k
+SEED_5K = 5000
 
 # yann.lecun.com, the first home of these files, is often down; both mirrors carry the same bytes.
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
@@ -33,6 +35,7 @@ SHA256 = {
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
+FILES = (*SHA256, *(name.removesuffix(".gz") for name in SHA256))
 
 
 def load_embedded() -> Dataset:
@@ -64,29 +67,47 @@ def load_full(folder: Path | None = None, progress: bool = False, may_download: 
 
 def place_in(root: Path) -> Path | None:
     """Where its files are, in a folder that may hold other datasets."""
-    return first_with((root / "mnist", root), [file for name in SHA256 for file in (name, name.removesuffix(".gz"))])
+    return first_with((root / "mnist", root), FILES)
 
 
-def read_pair(place: Path, part: str) -> tuple[npt.NDArray[np.uint8], Labels]:
-    """The images (N, 1, 28, 28) and labels of "train" or "t10k", from plain or .gz idx files."""
-    count = COUNTS[part]
-    images = _read_idx(_either(place, f"{part}-images-idx3-ubyte"), (count, SIDE, SIDE))
-    path = _either(place, f"{part}-labels-idx1-ubyte")
-    labels = _read_idx(path, (count,))
+def five_thousand(labels: Labels) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which training images belong to a set like MNIST-5k, and which are for validation.
+
+    Validation: the last 300 of each class. Training: 500 of each class, drawn from the rest.
+    """
+    held = tail_of_each_class(labels, [VALIDATION_PER_CLASS] * len(CLASSES))
+    # The raw output of PCG64 is fixed by its definition, while numpy may change how it draws a choice from it.
+    lots = np.random.PCG64(SEED_5K).random_raw(len(labels))
+    drawn = np.zeros(len(labels), dtype=np.bool_)
+    for label in range(len(CLASSES)):
+        candidates = np.flatnonzero((labels == label) & ~held)
+        drawn[candidates[np.argsort(lots[candidates], kind="stable")[:TRAIN_PER_CLASS]]] = True
+    return drawn, held
+
+
+def read_pair(place: Path, part: str, home: str | None = None) -> tuple[npt.NDArray[np.uint8], Labels]:
+    """The images (N, 1, 28, 28) and labels of "train" or "t10k", from plain or .gz idx files.
+
+    `home` is where to get them, for the words of an error; if None, MNIST's.
+    """
+    count, home = COUNTS[part], home or MIRRORS[0]
+    images = _read_idx(_either(place, f"{part}-images-idx3-ubyte", home), (count, SIDE, SIDE), home)
+    path = _either(place, f"{part}-labels-idx1-ubyte", home)
+    labels = _read_idx(path, (count,), home)
     if labels.max() >= len(CLASSES):
         index = int(np.argmax(labels >= len(CLASSES)))
-        raise DataError(_renew(path, f"gives image {index} the label {labels[index]}, expected 0 to 9"))
+        raise DataError(_renew(path, f"gives image {index} the label {labels[index]}, expected 0 to 9", home))
     return images[:, None], labels.astype(np.int64)
 
 
-def _either(place: Path, name: str) -> Path:
+def _either(place: Path, name: str, home: str) -> Path:
     for path in (place / name, place / f"{name}.gz"):
         if path.is_file():
             return path
-    raise DataError(f"{shown(place)} holds no {name} or {name}.gz; put {name}.gz from {MIRRORS[0]} there")
+    raise DataError(f"{shown(place)} holds no {name} or {name}.gz; put {name}.gz from {home} there")
 
 
-def _read_idx(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+def _read_idx(path: Path, shape: tuple[int, ...], home: str) -> npt.NDArray[np.uint8]:
     """The bytes of an idx file of exactly this shape. The header is compared, never trusted."""
     # An idx header: two zero bytes, 8 for bytes, the number of axes, then the length of every axis.
     header = bytes((0, 0, 8, len(shape))) + np.array(shape, dtype=">u4").tobytes()
@@ -95,18 +116,18 @@ def _read_idx(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(expected + 1)  # no more, whatever the file or its header claims
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(_renew(path, "cannot be read or is damaged")) from error
+        raise DataError(_renew(path, "cannot be read or is damaged", home)) from error
     if content[:4] != header[:4]:
-        raise DataError(_renew(path, f"does not begin with the bytes {header[:4].hex(' ')} of its idx type"))
+        raise DataError(_renew(path, f"does not begin with the bytes {header[:4].hex(' ')} of its idx type", home))
     if content[: len(header)] != header:
         found = tuple(np.frombuffer(content[4 : len(header)].ljust(4 * len(shape), b"\0"), dtype=">u4").tolist())
-        raise DataError(_renew(path, f"says it has the shape {found}, expected {shape}"))
+        raise DataError(_renew(path, f"says it has the shape {found}, expected {shape}", home))
     if len(content) != expected:
         size = f"only {len(content)}" if len(content) < expected else "more"
-        raise DataError(_renew(path, f"holds {size} bytes, expected {expected}"))
+        raise DataError(_renew(path, f"holds {size} bytes, expected {expected}", home))
     return np.frombuffer(content, dtype=np.uint8, offset=len(header)).reshape(shape).copy()
 
 
-def _renew(path: Path, trouble: str) -> str:
+def _renew(path: Path, trouble: str, home: str) -> str:
     name = path.name.removesuffix(".gz") + ".gz"
-    return f"{shown(path)} {trouble}; put {name} from {MIRRORS[0]} there"
+    return f"{shown(path)} {trouble}; put {name} from {home} there"

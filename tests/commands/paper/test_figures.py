@@ -35,7 +35,7 @@ def test_a_figure_is_drawn_as_png_and_pdf_and_the_same_again(name: str, tmp_path
     assert {path: path.read_bytes() for path in written} == before
 
 
-@pytest.mark.parametrize("name", ["accuracy", "history", "suppressed", "diversity", "gradients", "recalled"])
+@pytest.mark.parametrize("name", STUDIES)
 def test_without_runs_nothing_is_written(name: str, tmp_path: Path) -> None:
     assert STUDIES[name].write(Place(tmp_path), 2, 1.0) == []
     assert list(tmp_path.iterdir()) == []

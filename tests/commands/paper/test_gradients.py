@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,34 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecall import run
 from autorecall.commands.paper import STUDIES
 from autorecall.commands.paper.gradients import PUBLISHED, correlations, gradients, layers_of, normalised_product
-from autorecall.commands.paper.kept import Kept, kept
-from autorecall.commands.paper.study import Place, Row
-from autorecall.data import load
+from autorecall.commands.paper.kept import Kept
+from autorecall.commands.paper.study import Place
 from autorecall.errors import DataError
 from autorecall.presets import PRESETS
-from autorecall.runs.names import run_folder
 from autorecall.storage.state_file import write_state
 
-FRACTION = 0.05
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short run of ARM on MNIST whose learner was kept."""
-    out = tmp_path_factory.mktemp("results")
-    config = replace(PRESETS["mnist/arm"].config, fraction=FRACTION, curve_points=0)
-    run("mnist/arm", config, load("mnist"), run_folder(out, "mnist/arm", config), keep_learner=True)
-    return out
-
-
-@pytest.fixture
-def end(results: Path) -> Kept:
-    found = kept(Place(results), Row.of("mnist", "mnist/arm", 1, FRACTION, keep_learner=True))
-    assert found is not None
-    return found
+from .conftest import FRACTION
 
 
 def test_a_gradient_is_the_slope_of_the_loss() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from .bytes import Bytes
+from .choosing import Choosing
 from .figures import Accuracy, Diversity, History, Suppressed
 from .findings import Findings
 from .gradients import Gradients
+from .leftover import LeftoverStudy
 from .recalled import RecalledImages
 from .same_features import SameFeatures
 from .starts import RecallStarts
@@ -33,5 +35,7 @@ STUDIES: dict[str, Study] = {
         RecallStarts(),
         SameFeatures(),
         Bytes(),
+        LeftoverStudy(),
+        Choosing(),
     )
 }

@@ -112,7 +112,7 @@ def _unseen_are_avoided(place: Place, seeds: int, fraction: float) -> Evidence |
 
 
 def _target_over_originator(place: Place, seeds: int, fraction: float) -> Evidence | None:
-    found = Gradients().measured(place, fraction)
+    found = Gradients().known(place, fraction)
     pairs = {
         dataset: tuple(measured.value("All", "hard", name).mean for name in ("target", "originator"))
         for dataset, measured in found.items()
@@ -123,7 +123,7 @@ def _target_over_originator(place: Place, seeds: int, fraction: float) -> Eviden
 
 def _most_in_the_last_layer(place: Place, seeds: int, fraction: float) -> Evidence | None:
     words, agrees = [], True
-    for dataset, measured in Gradients().measured(place, fraction).items():
+    for dataset, measured in Gradients().known(place, fraction).items():
         means = [measured.value(layer, "hard", "target").mean for layer in measured.layers if layer != "All"]
         words.append(f"{DATASETS[dataset]} {means[-1]:.2f} in the last layer, at most {max(means[:-1]):.2f} below it")
         agrees &= means[-1] == max(means)

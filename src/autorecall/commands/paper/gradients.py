@@ -19,15 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...errors import AutorecallError, DataError
+from ...errors import DataError
 from ...learners.shared.modes import evaluating
-from ...storage.files import make_folder, read_json, write_json
-from ...storage.schema import decode
+from ...storage.files import write_json
 from ...stream import as_batch
 from .. import drawing
 from ..table import Cell, Figure, Table
-from .kept import Kept, kept
-from .study import Place, Row, Study, write_table
+from .kept import Kept, KeptStudy, numbers_in
+from .study import Place, Row, write_table
 
 IMAGES = 1000
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR10", "miniimagenet": "MiniImageNet"}
@@ -93,7 +92,7 @@ class Correlations:
         return next(value for value in self.values if (value.layer, value.kind, value.with_class) == wanted)
 
 
-class Gradients(Study):
+class Gradients(KeptStudy):
     """Correlations of gradients, per layer."""
 
     name = "gradients"
@@ -103,31 +102,22 @@ class Gradients(Study):
         """One run of ARM on each dataset, whose learner is kept."""
         return [Row.of(dataset, f"{dataset}/arm", 1, fraction, keep_learner=True) for dataset in DATASETS]
 
-    def wanted(self, place: Place, seeds: int, fraction: float) -> list[Row]:
-        """Those whose numbers are not there yet."""
-        return [row for row in self.rows(seeds, fraction) if not self._numbers(place, row, fraction).exists()]
+    def measure(self, end: Kept, path: Path) -> None:
+        """Of many recalled images."""
+        write_json(path, asdict(correlations(end, IMAGES)))
 
-    def _numbers(self, place: Place, row: Row, fraction: float) -> Path:
-        return place.file(f"gradients-{row.label}", fraction, "json")
-
-    def measured(self, place: Place, fraction: float) -> dict[str, Correlations]:
+    def known(self, place: Place, fraction: float) -> dict[str, Correlations]:
         """What was found so far, by dataset."""
-        paths = {row.label: self._numbers(place, row, fraction) for row in self.rows(1, fraction)}
+        paths = {row.label: self._file(place, row, fraction) for row in self.rows(1, fraction)}
         return {dataset: _read(path) for dataset, path in paths.items() if path.exists()}
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """Measured, unless its numbers are there; then as tables and a figure."""
         written: list[Path] = []
-        for row in self.rows(seeds, fraction):
-            numbers = self._numbers(place, row, fraction)
-            end = None if numbers.exists() else kept(place, row)
-            if end is not None:
-                make_folder(numbers.parent)
-                write_json(numbers, asdict(correlations(end, IMAGES)))
-            written += [numbers] if numbers.exists() else []
-        found = self.measured(place, fraction)
-        for dataset, measured in found.items():
-            written += write_table(place, f"gradients-{dataset}", fraction, _table(dataset, measured))
+        found: dict[str, Correlations] = {}
+        for dataset, numbers in self.measured(place, seeds, fraction):
+            found[dataset] = read = _read(numbers)
+            written += [numbers, *write_table(place, f"gradients-{dataset}", fraction, _table(dataset, read))]
         if found:
             written += self._draw(place, fraction, found)
         return written
@@ -161,11 +151,7 @@ class Gradients(Study):
 
 def _read(path: Path) -> Correlations:
     """The numbers of one dataset, if they are complete."""
-    try:
-        found = decode(Correlations, read_json(path), "gradients")
-    except AutorecallError as error:
-        raise DataError(f"{path}: {error}") from error
-    assert isinstance(found, Correlations)
+    found = numbers_in(path, Correlations)
     wanted = {(layer, kind, c) for layer in found.layers for kind in KINDS for c in CLASSES}
     if not found.values or wanted != {(value.layer, value.kind, value.with_class) for value in found.values}:
         raise DataError(f"{path} lacks some layers, or has others twice; remove it to measure again")

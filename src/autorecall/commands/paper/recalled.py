@@ -9,48 +9,39 @@ from torch import Tensor
 
 from ...data import cifar10
 from ...errors import AutorecallError, DataError
-from ...storage.files import make_folder
 from ...storage.state import labels, tensor
 from ...storage.state_file import read_state, write_state
 from .. import drawing
 from ..pictures import pixels
-from .kept import Kept, kept
-from .study import Place, Row, Study
+from .kept import Kept, KeptStudy
+from .study import Place, Row
 
 IMAGES = 10
 CLASSES = {"mnist": [str(digit) for digit in range(10)], "cifar10": list(cifar10.CLASSES)}
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR10"}
 
 
-class RecalledImages(Study):
+class RecalledImages(KeptStudy):
     """Real images above recalled ones."""
 
     name = "recalled"
     what = "real and recalled images with their classes, MNIST and CIFAR10"
+    kind = "safetensors"
 
     def rows(self, seeds: int, fraction: float) -> list[Row]:
         """One run of ARM on each dataset, whose learner is kept."""
         return [Row.of(dataset, f"{dataset}/arm", 1, fraction, keep_learner=True) for dataset in CLASSES]
 
-    def wanted(self, place: Place, seeds: int, fraction: float) -> list[Row]:
-        """Those whose images are not there yet."""
-        return [row for row in self.rows(seeds, fraction) if not self._images(place, row, fraction).exists()]
-
-    def _images(self, place: Place, row: Row, fraction: float) -> Path:
-        return place.file(f"recalled-{row.label}", fraction, "safetensors")
+    def measure(self, end: Kept, path: Path) -> None:
+        """Recalled once more."""
+        write_state(path, _few(end))
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """Recalled once more by the kept learner, unless the images are there."""
         written: list[Path] = []
-        for row in self.rows(seeds, fraction):
-            images = self._images(place, row, fraction)
-            end = None if images.exists() else kept(place, row)
-            if end is not None:
-                make_folder(images.parent)
-                write_state(images, _few(end))
-            if images.exists():
-                parts = _read(images, len(CLASSES[row.label]))
-                written += [images, *self._draw(place.stem(f"recalled-{row.label}", fraction), row.label, *parts)]
+        for dataset, images in self.measured(place, seeds, fraction):
+            parts = _read(images, len(CLASSES[dataset]))
+            written += [images, *self._draw(place.stem(f"recalled-{dataset}", fraction), dataset, *parts)]
         return written
 
     def _draw(
