@@ -22,7 +22,6 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from autorecall.commands.paper.table import Cell, Figure, Table
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -41,6 +40,7 @@ from autorecall import (
 )
 from autorecall.commands.paper.kept import numbers_in
 from autorecall.commands.paper.study import Place, write_table
+from autorecall.commands.table import Cell, Figure, Table
 from autorecall.data import Split
 from autorecall.metrics import forgetting, task_accuracy
 from autorecall.storage.files import write_json

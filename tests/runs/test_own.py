@@ -95,7 +95,7 @@ def test_own_classes_go_through_the_whole_pipeline(data: Dataset, tmp_path: Path
     model = load_model(tmp_path / "whole")
     assert model(torch.rand(2, 1, 8, 8)).shape == (2, 4)
     (row,) = grouped(gather(tmp_path)[:1])
-    assert row == "own/bars"
+    assert row.name == "own/bars"
 
 
 def test_another_setting_of_ones_own_is_another_run(data: Dataset, tmp_path: Path) -> None:
