@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from autorecall.networks import MLPConfig, ResNet18Config
 from autorecall.presets import PRESETS
 from autorecall.recall.kernels import can_call
 from autorecall.runs.loop import Observer, evaluate, few_of_each_class
-from autorecall.runs.result import Point
+from autorecall.runs.result import Point, Result
 from autorecall.runs.run import build_learner, run
 from autorecall.storage.formats import FORMAT
 from autorecall.storage.state_file import read_state, write_state
@@ -652,6 +652,27 @@ def test_a_checkpoint_is_due_after_so_many_seconds(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     run("own/bars", config(checkpoint_seconds=25.0), data, tmp_path, Ticking())
     assert sorted(set(written)) == [3, 4, 7]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_observer_has_the_result_and_the_whole_history_before_the_run_ends(
+    data: Dataset, tmp_path: Path, fails: bool
+) -> None:
+    """And if it fails, as a picture on a full disk, that costs nothing but the picture."""
+    found: list[Result] = []
+
+    class Drawing(Observer):
+        def finished(self, result: Result) -> None:
+            found.append(result)
+            assert not (tmp_path / "result.json").exists()
+            assert len((tmp_path / "history.csv").read_text().splitlines()) == 1 + STEPS
+            if fails:
+                raise OSError("no space")
+
+    warned = pytest.warns(UserWarning, match=r"^the curves could not be shown \(OSError\): no space$")
+    with warned if fails else nullcontext():
+        assert run("own/bars", config(), data, tmp_path, Drawing()) == found[0]
+    assert (len(found), names(tmp_path)) == (1, FINISHED)
 
 
 # Trouble with the disk

@@ -201,7 +201,7 @@ def test_it_is_written_into_the_folder_and_again_over_itself(tmp_path: Path, say
     for words in ((), ("--out", str(tmp_path / "runs" / "report.html"))):
         said = say("report", str(tmp_path / "runs"), *words)
         assert (said.code, said.err) == (0, "")
-        assert re.fullmatch(rf"wrote {tmp_path}/runs/report\.html \(\d\.\d MB\): 1 run\n", said.out)
+        assert re.fullmatch(rf"wrote {tmp_path}/runs/report\.html \(\d[\d.]* kB\): 1 run\n", said.out)
     assert say("report", str(tmp_path / "runs"), str(tmp_path / "runs" / "run")).code == 0
     assert Path("report.html").exists()  # of several folders, here
 

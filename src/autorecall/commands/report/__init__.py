@@ -55,12 +55,13 @@ def _report(
             f"there is no finished run under {where}; make one with `autorecall run --out {directories[0]}`"
         )
     _refuse_other(target)
+    from .charts import byte_words
     from .page import page_of
 
     page = page_of(grouped(runs, told), directories, left_out)
     write_text(target, page)
-    size = len(page.encode()) / 1e6
-    said = f"wrote {printable(os.fspath(target))} ({size:.1f} MB): {len(runs):,} run{'s' * (len(runs) > 1)}"
+    size = byte_words(len(page.encode()))
+    said = f"wrote {printable(os.fspath(target))} ({size}): {len(runs):,} run{'s' * (len(runs) > 1)}"
     quiet_console().print(said, soft_wrap=True)
 
 

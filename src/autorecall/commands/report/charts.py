@@ -16,7 +16,7 @@ from PIL import Image
 Values = NDArray[np.float64]
 
 CLASSES = 7  # colours of lines that the style sheet knows, for light and dark
-DARK, LIGHT = (59, 82, 139), (122, 209, 81)  # more lines than that run from one to the other
+DARK, LIGHT = (82, 106, 184), (110, 190, 70)  # more lines than that run from one to the other
 # From nothing to much, with brightness that only rises, so that it can be read in grey.
 DENSITY = ((4, 4, 20), (73, 18, 106), (159, 42, 99), (228, 89, 51), (251, 167, 35), (252, 255, 164))
 
