@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -43,12 +44,14 @@ PARSED = {
     r"^bench": "measures for minutes",
     r"^export": "onnx is an extra; `make test-onnx` runs it",
     r"^sweep": "many runs in processes of their own; tests/commands/test_sweep.py has some",
+    r"--network mine:": "tests/commands/test_own_classes.py runs them",
     r"^reproduce": "takes hours, and --list some seconds; tests/commands/test_reproduce.py has small ones",
     r"^run (?:cifar10|miniimagenet)/(?!.*--dataset)": "wants data that do not come with the package",
     r"(?:^|\s)(?:[A-Z]{2,}(?:[:/].*)?|…)(?:\s|$)": "has a word to be replaced",
 }
 STOPS = {"run": "run_folder", "sweep": "make", "reproduce": "Place"}  # what a command uses once all its words are taken
 Type = Callable[[str, bool], None]
+Save = Callable[[str, str], None]
 SHELL = ("", "bash", "sh", "shell")
 
 
@@ -146,6 +149,7 @@ def typed(say: Say, monkeypatch: pytest.MonkeyPatch) -> Type:
 
     def type_in(command: str, only_parse: bool) -> None:
         program, name, *words = shlex.split(command)
+        words = words[: words.index(">")] if ">" in words else words  # the rest is the shell's
         assert program.removeprefix(".venv/bin/") == "autorecall"
         assert name in COMMANDS
         words = [word.replace("~", str(Path.home()), 1) if word.startswith("~") else word for word in words]
@@ -159,6 +163,22 @@ def typed(say: Say, monkeypatch: pytest.MonkeyPatch) -> Type:
             assert said.code == 0, f"{command}: {said.err}"  # 0 after --help
 
     return type_in
+
+
+@pytest.fixture
+def save_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Save]:
+    """Save a block that begins with the name of a module, which is forgotten afterwards."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    saved: list[str] = []
+
+    def save(name: str, text: str) -> None:
+        saved.append(name)
+        sys.modules.pop(name, None)
+        Path(f"{name}.py").write_text(text, encoding="utf-8")
+
+    yield save
+    for name in saved:
+        sys.modules.pop(name, None)
 
 
 def stop_after_parsing(name: str, patch: pytest.MonkeyPatch) -> None:
@@ -184,10 +204,13 @@ def reason(table: dict[str, str], text: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_blocks_run(page: Path, world: dict[str, object], typed: Type) -> None:
+def test_code_blocks_run(page: Path, world: dict[str, object], typed: Type, save_module: Save) -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for block in blocks(page):
         if block.language == "python" and reason(SHOWN, block.text) is None:
+            module = re.match(r"# (\w+)\.py\n", block.text)
+            if module:
+                save_module(module[1], block.text)
             # As many empty lines as there are before it, so that a traceback names the line of the page.
             exec(compile("\n" * block.line + block.text, str(page), "exec"), world)
         for command in block.commands():

@@ -17,7 +17,7 @@ from autorecall.storage.files import read_json, write_json
 from .worlds import write_run
 
 STUDY = STUDIES["findings"]
-TASKS, STEPS = 5, 20
+TASKS, STEPS = 5, 100
 
 
 def shares_of(task: int, favourite: int, strength: float) -> list[float]:
