@@ -133,8 +133,7 @@ def test_a_resumed_run_has_every_step_once(tmp_path: Path, watched: bool) -> Non
 @needs_tensorboard
 def test_no_image_of_data_of_your_own_unless_it_may_be_drawn(tmp_path: Path) -> None:
     data = load_dataset("mnist")
-    arrays = {"x": data.train.inputs[::100], "y": data.train.labels[::100]}
-    np.savez(tmp_path / "own.npz", **arrays)
+    np.savez(tmp_path / "own.npz", x=data.train.inputs[::100], y=data.train.labels[::100])
     words = ["run", "mnist/arm", "--data", str(tmp_path / "own.npz"), "--curve-points", "0", "--tensorboard"]
     for pictures, images in (([], 0), (["--pictures"], 1)):
         out = tmp_path / f"out-{images}"
