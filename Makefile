@@ -98,9 +98,9 @@ $(VENV)/.installed: requirements.lock pyproject.toml src/autorecall/recall/_kern
 
 .venv-avalanche/.installed: requirements-avalanche.lock requirements.lock pyproject.toml | $(BIN)/python
 	$(PYTHON) -m venv .venv-avalanche
-	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-avalanche.lock
-	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	.venv-avalanche/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -r requirements.lock
+	.venv-avalanche/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --no-deps -r requirements-avalanche.lock
+	.venv-avalanche/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed

@@ -197,7 +197,7 @@ def test_outputs_that_avalanche_adds_are_recalled_too() -> None:
 @needs_avalanche
 def test_a_network_that_wants_task_labels_is_refused() -> None:
     with pytest.raises(InputError, match="MTSimpleMLP chooses its outputs by task labels"):
-        trained(task_incremental_benchmark(tiny()).streams["train"], [Recall()], MTSimpleMLP())
+        trained(with_classes_timeline(task_incremental_benchmark(tiny())).streams["train"], [Recall()], MTSimpleMLP())
 
 
 @needs_avalanche
