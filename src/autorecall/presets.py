@@ -201,7 +201,9 @@ _CIFAR10_ROWS = {
     "gaussians": _CIFAR10.row(
         GaussiansConfig(floor=0.03, samples=50), None, network=DescriptorConfig(hidden=(400, 400))
     ),
-    "patches": _CIFAR10.row(GaussiansConfig(own_features=162), None, network=PatchesConfig(filters=149, frequencies=6)),
+    "patches": _CIFAR10.row(
+        GaussiansConfig(own_features=162), None, network=PatchesConfig(filters=295, columns=1, frequencies=6)
+    ),
     # The second table: a teacher that is one batch old, and learning without the real batch.
     "lwf-unit-lag": _CIFAR10.row(LwFConfig(0.01, 1.0, _UNIT_LAG), Published(15.8, 2.6)),
     "adi-unit-lag": _CIFAR10.row(replace(_CIFAR10_ADI, divergence=8.0, lag=_UNIT_LAG), Published(14.4, 1.6)),

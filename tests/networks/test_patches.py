@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from autorecall.errors import ConfigError
 from autorecall.networks import Patches, PatchesConfig
-from autorecall.networks.patches import FORGET
+from autorecall.networks.patches import BLOCK, FORGET
 from autorecall.torch_state import limited_threads
 
 SHAPE = (2, 9, 8)
@@ -77,6 +77,12 @@ def test_features_are_those_of_a_loop_over_patches(size: int, grid: int, columns
         torch.testing.assert_close(row, expected_features(network, image), atol=1e-6, rtol=1e-6)
     if mirror:
         torch.testing.assert_close(network.features(x.flip(-1)), found, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("installation")
+def test_there_may_be_many_filters() -> None:
+    network, x = built(filters=2 * BLOCK + 3), images(1)
+    torch.testing.assert_close(network.features(x)[0], expected_features(network, x[0]), atol=1e-6, rtol=1e-6)
 
 
 def test_frequencies_come_first() -> None:

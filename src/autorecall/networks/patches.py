@@ -29,6 +29,7 @@ from .moments import merged
 
 QUIET = 1e-3  # added to mean responses before their square root
 FORGET = 0.9  # weight of earlier batches, by which centroids forget how they began
+BLOCK = 100  # filters whose responses are held at a time
 BATCH = 20  # images whose patches are held at a time
 
 
@@ -173,21 +174,26 @@ class Patches(FixedFeatures):
         return found if self.frequencies is None else torch.cat([self.frequencies(x), found], 1)
 
     def _compiled(self, x: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
-        """By the functions in C around two matrix products, one image at a time: its responses stay in cache."""
+        """By the functions in C around matrix products, of an image and some filters: their responses stay in cache."""
         config, (height, width) = self.config, x.shape[2:]
-        rows, columns = height - config.size + 1, width - config.size + 1
-        shape, grid = (*x.shape[1:], config.size, config.mirror), (config.filters, rows, columns, *config.cells)
+        rows, columns, cells = height - config.size + 1, width - config.size + 1, math.prod(config.cells)
         # What a mirror leaves and what it negates, of filters and patches, give responses to both for the price of one.
         parts = [part / 2 for part in _even_and_odd(filters, config.size)] if config.mirror else [filters]
-        patches = [x.new_empty(part.shape[1], self.places) for part in parts]
-        responses = [x.new_empty(config.filters, self.places) for _ in parts]
-        found, work = x.new_empty(len(x), 2 * config.filters * math.prod(config.cells)), x.new_empty(4 * columns)
         none = [None] * (2 - len(parts))
-        for image, row in zip(x, found, strict=True):
+        patches = [x.new_empty(part.shape[1], self.places) for part in parts]
+        responses = [x.new_empty(min(BLOCK, config.filters), self.places) for _ in parts]
+        found, work = x.new_empty(len(x), 2 * config.filters * cells), x.new_empty(4 * max(columns, 64))
+        for image, features in zip(x, found, strict=True):
+            shape = (*x.shape[1:], config.size, config.mirror)
             call("patches", (image, *patches, *none, work), *shape, config.contrast)
-            for part, made, response in zip(parts, patches, responses, strict=True):
-                torch.mm(part, made, out=response)
-            call("patch_features", (*responses, *none, offsets, row, work), *grid, config.threshold, QUIET)
+            for first in range(0, config.filters, BLOCK):
+                last = min(first + BLOCK, config.filters)
+                made = [response[: last - first] for response in responses]
+                for part, values, response in zip(parts, patches, made, strict=True):
+                    torch.mm(part[first:last], values, out=response)
+                tensors = (*made, *none, offsets[first:], features[first * cells :], work)
+                sizes = (last - first, rows, columns, *config.cells, config.filters * cells)
+                call("patch_features", tensors, *sizes, config.threshold, QUIET)
         return found
 
     def _in_torch(self, x: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:

@@ -404,37 +404,40 @@ static inline void NAMED(add_beyond, REAL)(REAL *restrict up, REAL *restrict dow
 
 /* Features from responses of filters at the places of an image: how far they go beyond the threshold, up and down, as
  * the root of its mean over each cell of a grid. With `odd`, responses are the sum of both, and those of the mirror image,
- * at mirrored places, their difference. `work` has 4 rows of places. */
+ * at mirrored places, their difference. Features of what is down are `apart` from those of what is up. `work` has 4 rows of
+ * places, and of 64 at least. */
 WIDEST void NAMED(patch_features, REAL)(const REAL *even, const REAL *odd, const REAL *offsets, REAL *features, REAL *work,
                                         int64_t filters, int64_t rows, int64_t columns, int64_t cells_down,
-                                        int64_t cells_across, double threshold, double quiet) {
-    REAL *restrict up = work, *restrict down = work + columns, limit = threshold;
-    REAL *restrict mirrored_up = work + 2 * columns, *restrict mirrored_down = work + 3 * columns;
+                                        int64_t cells_across, int64_t apart, double threshold, double quiet) {
+    int64_t lanes = cells_across > 1 ? columns : 64; /* one cell across does not ask in which column a place is */
+    REAL *restrict up = work, *restrict down = work + lanes, limit = threshold;
+    REAL *restrict mirrored_up = work + 2 * lanes, *restrict mirrored_down = work + 3 * lanes;
     for (int64_t f = 0; f < filters; f++) {
         REAL offset = offsets[f];
         for (int64_t a = 0; a < cells_down; a++) {
             int64_t first = a * rows / cells_down, last = ((a + 1) * rows + cells_down - 1) / cells_down;
-            for (int64_t j = 0; j < columns; j++) up[j] = down[j] = mirrored_up[j] = mirrored_down[j] = 0;
-            for (int64_t i = first; i < last; i++) {
-                const REAL *same = even + (f * rows + i) * columns, *other = odd ? odd + (f * rows + i) * columns : NULL;
-                NAMED(add_beyond, REAL)(up, down, same, other, 1, offset, limit, columns);
-                if (odd) NAMED(add_beyond, REAL)(mirrored_up, mirrored_down, same, other, -1, offset, limit, columns);
+            for (int64_t j = 0; j < lanes; j++) up[j] = down[j] = mirrored_up[j] = mirrored_down[j] = 0;
+            for (int64_t i = first * columns; i < last * columns; i += lanes) {
+                int64_t many = i + lanes < last * columns ? lanes : last * columns - i, at = f * rows * columns + i;
+                const REAL *same = even + at, *other = odd ? odd + at : NULL;
+                NAMED(add_beyond, REAL)(up, down, same, other, 1, offset, limit, many);
+                if (odd) NAMED(add_beyond, REAL)(mirrored_up, mirrored_down, same, other, -1, offset, limit, many);
             }
-            for (int64_t j = 0; j < columns; j++) {
-                up[j] += mirrored_up[columns - 1 - j];
-                down[j] += mirrored_down[columns - 1 - j];
+            for (int64_t j = 0; j < lanes; j++) {
+                up[j] += mirrored_up[lanes - 1 - j];
+                down[j] += mirrored_down[lanes - 1 - j];
             }
             for (int64_t b = 0; b < cells_across; b++) {
-                int64_t left = b * columns / cells_across;
-                int64_t right = ((b + 1) * columns + cells_across - 1) / cells_across;
-                REAL sum_up = 0, sum_down = 0, count = (odd ? 2 : 1) * (last - first) * (right - left);
+                int64_t left = b * lanes / cells_across, right = ((b + 1) * lanes + cells_across - 1) / cells_across;
+                int64_t wide = cells_across > 1 ? right - left : columns;
+                REAL sum_up = 0, sum_down = 0, count = (odd ? 2 : 1) * (last - first) * wide;
                 for (int64_t j = left; j < right; j++) {
                     sum_up += up[j];
                     sum_down += down[j];
                 }
                 REAL *cell = features + (f * cells_down + a) * cells_across + b;
                 cell[0] = SQRT(sum_up / count + (REAL)quiet);
-                cell[filters * cells_down * cells_across] = SQRT(sum_down / count + (REAL)quiet);
+                cell[apart] = SQRT(sum_down / count + (REAL)quiet);
             }
         }
     }

@@ -18,7 +18,7 @@ SIGNATURES = {  # pointers, whole numbers, reals
     "logit_gradient": (8, 3, 5),
     "ascent_step": (6, 8, 4),
     "patches": (4, 5, 1),
-    "patch_features": (5, 5, 2),
+    "patch_features": (5, 6, 2),
 }
 
 

@@ -22,13 +22,13 @@ _SMALL: Mapping[str, object] = {"learner.weight": 0.0, "learner.own_features": N
 SIZES: dict[str, tuple[Mapping[str, object], ...]] = {
     "mnist": tuple({"network.filters": filters} for filters in (6, 12, 23, 42, 50, 77, 134, 246)),
     "cifar10": (
-        {**_SMALL, "network.size": 3, "network.filters": 6},
-        {**_SMALL, "network.size": 4, "network.filters": 18},
-        {"network.frequencies": 4, "learner.own_features": 72, "network.size": 5, "network.filters": 34},
-        {"network.frequencies": 4, "learner.own_features": 72, "network.filters": 76},
+        {**_SMALL, "network.size": 3, "network.filters": 12},
+        {**_SMALL, "network.size": 4, "network.filters": 36},
+        {"network.frequencies": 4, "learner.own_features": 72, "network.size": 5, "network.filters": 66},
+        {"network.frequencies": 4, "learner.own_features": 72, "network.filters": 150},
         {},
-        {"network.filters": 277},
-        {"network.filters": 517},
+        {"network.columns": None, "network.filters": 277},
+        {"network.columns": None, "network.filters": 517},
     ),
 }
 
