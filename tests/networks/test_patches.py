@@ -111,6 +111,16 @@ def test_features_of_an_image_depend_neither_on_its_batch_nor_on_threads() -> No
             assert torch.equal(network.features(x.contiguous(memory_format=torch.channels_last)), alone)
 
 
+@pytest.mark.filterwarnings("ignore")
+@torch.no_grad()
+def test_a_trace_is_of_any_number_of_images() -> None:
+    network = built()
+    network.show(images(8))
+    with limited_threads(2):
+        traced = torch.jit.trace(network, images(2))  # type: ignore[no-untyped-call]
+        torch.testing.assert_close(traced(images(5)), network(images(5)), atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.usefixtures("installation")
 @pytest.mark.parametrize("shape", [(3, 9, 8), (2, 9, 9), (2, 8, 8), (9, 8), (2, 2, 2)])
 def test_images_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:

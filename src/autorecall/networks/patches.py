@@ -122,7 +122,7 @@ class Patches(FixedFeatures):
     def features(self, x: Tensor) -> Tensor:
         """Frequencies, if any, and the square roots of mean responses; those of an image depend on it alone."""
         threads = min(torch.get_num_threads(), len(x))
-        if threads < 2 or torch.is_grad_enabled() or x.device.type != "cpu":
+        if threads < 2 or torch.is_grad_enabled() or x.device.type != "cpu" or _recorded(x):
             return self._features(x)
         return torch.cat(self._threads.each(self._features, x.chunk(threads)))
 
