@@ -47,7 +47,7 @@ def test_a_folder_of_photos_is_learned_another_day_and_classified(say: Say, plac
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines()[0] == (
         "no preset given: taking cifar10/patches, the most accurate here that keeps no image "
-        "(first_images 10, floor 0.7, ridge 0.7 for 30 images); `autorecall list` names the others"
+        "(first_images 10, floor 0.62, ridge 0.62 for 30 images); `autorecall list` names the others"
     )
     (folder,) = place.glob("runs/folder/*/seed-0")
     assert read(folder / "result.json")["accuracy"] == 100.0
@@ -135,4 +135,4 @@ def test_the_fewer_images_the_less_their_covariance_is_trusted() -> None:
         config = fitted(PRESETS["cifar10/patches"].config, data_of([count] * 2, (3, 8, 8)))
         assert isinstance(config.learner, GaussiansConfig)
         ridges.append(config.learner.ridge)
-    assert ridges == [1.0, 0.23, 0.023]  # a tenth of 1,354 features per image, up to 1
+    assert ridges == [1.0, 0.22, 0.022]  # a tenth of the number of features per image, up to 1

@@ -68,13 +68,14 @@ def test_an_image_that_cannot_be_read_does_not_spoil_the_others(say: Say, digits
         ("nowhere images", "there is no nowhere"),
         ("images images", "give the folder of a finished run"),
         (f"{RUN} nothing.png", "there is no nothing.png"),
-        (f"{RUN} runs", "no image"),
+        (f"{RUN} nothing", "no image"),
         (f"{RUN} images --top 0", "top is 0"),
         (f"{RUN} images --top 11", "top is 11"),
     ],
 )
 @pytest.mark.usefixtures("digits")
 def test_bad_use_gets_one_sentence(say: Say, words: str, sentence: str) -> None:
+    Path("nothing").mkdir()
     said = say("predict", *words.split())
     assert (said.code, said.out) == (2, "")
     assert sentence in said.err
