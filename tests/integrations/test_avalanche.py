@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,6 @@ if INSTALLED:
         from avalanche.benchmarks import (
             benchmark_from_datasets,
             split_online_stream,
-            task_incremental_benchmark,
             with_classes_timeline,
         )
         from avalanche.benchmarks.utils import as_classification_dataset
@@ -196,8 +196,9 @@ def test_outputs_that_avalanche_adds_are_recalled_too() -> None:
 
 @needs_avalanche
 def test_a_network_that_wants_task_labels_is_refused() -> None:
+    strategy = SimpleNamespace(model=MTSimpleMLP(), optimizer=None, experience=None)
     with pytest.raises(InputError, match="MTSimpleMLP chooses its outputs by task labels"):
-        trained(with_classes_timeline(task_incremental_benchmark(tiny())).streams["train"], [Recall()], MTSimpleMLP())
+        Recall().before_training_exp(strategy)
 
 
 @needs_avalanche
