@@ -25,7 +25,8 @@ def load(folder: Path | None = None) -> Dataset:
         roots = places(folder)
         raise DataError(
             f"fashion-mnist is not in {' or '.join(shown(root) for root in roots)}; put its four .gz files from {HOME} "
-            f"into {shown(roots[0] / FOLDER)}, or install Debian's dataset-fashion-mnist and give /usr/share/datasets"
+            f"into {shown(roots[0] / FOLDER)}, or install Debian's dataset-fashion-mnist and give --data "
+            "/usr/share/datasets"
         )
     images, labels = read_pair(place, "train", HOME)
     drawn, held = five_thousand(labels)
