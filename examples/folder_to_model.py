@@ -41,8 +41,7 @@ def main() -> None:
         write_images(here / "monday", (0, 1, 2, 3))
         write_images(here / "tuesday", (4, 5))
 
-        own = ["--dataset", "folder", "--data", str(here / "monday"), "--image-size", "28"]
-        autorecall("run", "mnist/slda", *own, "--out", here / "runs")
+        autorecall("run", "--data", here / "monday", "--out", here / "runs")
         (monday,) = here.glob("runs/folder/*/seed-0")
         three = here / "monday" / "test" / "digit 3" / "1.png"
         autorecall("predict", monday, three, "--top", "2")
