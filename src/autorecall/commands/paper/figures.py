@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
+FEWEST = 3  # points of a curve that has an optimum
 BINS = 150  # columns of a density picture
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR10", "miniimagenet": "MiniImageNet"}
 
@@ -134,14 +135,14 @@ class Diversity(Study):
         ]
 
     def points(self, place: Place, seeds: int, fraction: float) -> dict[str, list[tuple[float, Figure]]]:
-        """For each dataset with runs, λ3 and the accuracy that it gave."""
+        """For each dataset with runs of several weights, λ3 and the accuracy that it gave."""
         curves: dict[str, list[tuple[float, Figure]]] = {}
         for row in self.rows(seeds, fraction):
             accuracy = Figure.over([run.result.accuracy for run in place.runs(row)])
             if accuracy is not None:
                 weight = float(getattr(row.config.learner, "diversity"))  # noqa: B009 - it is ARM's
                 curves.setdefault(row.label, []).append((weight, accuracy))
-        return curves
+        return {dataset: points for dataset, points in curves.items() if len(points) >= FEWEST}
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """A curve for each dataset, and the numbers."""

@@ -177,7 +177,7 @@ def _high_diversity(place: Place, seeds: int, fraction: float) -> Evidence | Non
     best = {
         dataset: max(points, key=lambda point: point[1].value)[0]
         for dataset, points in Diversity().points(place, seeds, fraction).items()
-        if dataset != "miniimagenet" and len(points) > 2
+        if dataset != "miniimagenet"
     }
     parts = {"mnist": "MNIST", "cifar10": "CIFAR10, a tenth"}
     words = "; ".join(f"{parts[dataset]}: best at λ3 = {weight:g}" for dataset, weight in best.items())
