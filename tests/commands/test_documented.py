@@ -36,6 +36,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # Parts of Python blocks, and of lines that are not commands of ours, that are shown and not run.
 SHOWN = {
     "git clone": "there is nothing to clone from here",
+    "^tensorboard ": "a server, of an extra",
     "ray start": "needs Ray; `make test-ray` starts a cluster",
     "^oldest/bin/|^python3.11 -m venv|pip install": "tests install nothing",
 }
@@ -44,6 +45,8 @@ PARSED = {
     r"^bench": "measures for minutes",
     r"^export": "onnx is an extra; `make test-onnx` runs it",
     r"^sweep": "many runs in processes of their own; tests/commands/test_sweep.py has some",
+    r"^run --data ~/photos": "the run on monday has its folder",
+    r"--tensorboard": "tensorboard is an extra; `make test-tensorboard` runs it",
     r"--network mine:": "tests/commands/test_own_classes.py runs them",
     r"^reproduce": "takes hours, and --list some seconds; tests/commands/test_reproduce.py has small ones",
     r"^run (?:cifar10|miniimagenet)/(?!.*--dataset)": "wants data that do not come with the package",
@@ -118,7 +121,7 @@ def world(place: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
         *(f"photos/{name}" for name in ("cat", "cow", "dog", "owl")),
         *(f"monday/{part}/{name}" for part in ("train", "test") for name in ("cat", "dog")),
         *("tuesday/cat", "tuesday/owl"),
-        "folder-of-images",
+        *("folder-of-images", "FOLDER/cat", "FOLDER/dog"),
     ):
         Path(folder).mkdir(parents=True)
         for number in range(6):
