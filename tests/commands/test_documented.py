@@ -38,7 +38,7 @@ SHOWN = {
     "git clone": "there is nothing to clone from here",
     r"^tensorboard |integrations\.tensorboard": "an extra; `make test-tensorboard` has it",
     r"integrations\.avalanche|as_strategy": "an extra; `make test-avalanche` has it",
-    r"integrations\.mammoth|main\.py --model": "Mammoth is no package; tests/integrations/test_mammoth.py has its interface",
+    r"integrations\.mammoth|main\.py --model": "Mammoth is no package; test_mammoth.py has its interface",
     "ray start": "needs Ray; `make test-ray` starts a cluster",
     "^oldest/bin/|^python3.11 -m venv|pip install": "tests install nothing",
 }
