@@ -13,7 +13,13 @@ from .scatter import Dot, Scatter, scatter
 FEWEST = 3  # rows that make a plot
 SHARED = ("fraction", "split", "test_images", "dataset")  # by which rows are told apart, and no settings of a method
 VARIANTS = ("ablation-", "-unit-lag", "-no-distill")  # presets that are a method with something changed
-DATASETS = {"mnist": "MNIST-5k", "mnist-full": "MNIST", "cifar10": "CIFAR10", "miniimagenet": "MiniImageNet"}
+DATASETS = {
+    "mnist": "MNIST-5k",
+    "mnist-full": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR10",
+    "miniimagenet": "MiniImageNet",
+}
 
 Group = tuple[str, float, str, int | None, str]
 
