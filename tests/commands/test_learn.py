@@ -70,6 +70,11 @@ def test_a_run_goes_on_with_new_classes_and_on_again(say: Say, days: Path) -> No
     assert said.code == 0
     assert all("digit 5" in line for line in said.out.splitlines())
 
+    shown = say("show", ".", "--json")
+    assert (shown.code, shown.err) == (0, "")  # the same settings and seed, and yet no duplicates
+    learned = [row["changed"].get("learned") for row in json.loads(shown.out)]
+    assert learned == [None, "third", "tuesday"]
+
     found = times(child)
     again = say("learn", RUN, "--data", "tuesday", "--test-data", "monday/test")
     assert (again.code, again.err) == (0, "")

@@ -348,6 +348,8 @@ def test_no_file_makes_a_program_import_anything(
     assert "network=" in said.out
     assert "\x1b" not in said.out
     assert say("show", "runs", "--markdown").code == 0
+    assert say("report", "runs", "--out", "report.html").code == 0
+    Path("report.html").unlink()
     forge(evil, "learner", name[:100])  # both are shown in one line of limited length
     for words in (["learn", run, "--data", "new"], ["run", "--config", config, *QUICK]):
         refused(say(*words), "of this run is ", " not autorecall's own")

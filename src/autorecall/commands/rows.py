@@ -166,12 +166,19 @@ def grouped(runs: Sequence[Run], told: Told = leave_out) -> list[Row]:
     for run in runs:
         # Without a preset, a run is compared with the first of its name.
         preset = run.result.preset
-        row = Row(preset, changes(run.config, usual.setdefault(preset, run.config)), {})
+        changed = changes(run.config, usual.setdefault(preset, run.config))
+        row = Row(preset, changed | ({"learned": _learned(run)} if run.result.parent else {}), {})
         twin = rows.setdefault(row.name, row).by_seed.setdefault(run.result.seed, run)
         if twin is not run:  # a duplicate says nothing about how much runs differ
             told(f"{run.folder} has the same settings and seed as {twin.folder}")
     order = {name: place for place, name in enumerate(PRESETS)}
     return sorted(rows.values(), key=lambda row: (order.get(row.preset, len(order)), row.name))
+
+
+def _learned(run: Run) -> str:
+    """What a run that went on from another learned: the name of its data, which its folder has after the seed."""
+    name = run.folder.name
+    return name.partition("+")[2] or name
 
 
 def notes_on(rows: Sequence[Row], shown: Callable[[str], str]) -> list[str]:

@@ -178,7 +178,12 @@ def with_field(config: Kind, name: str, value: object) -> Kind:
 
 def names_of_fields(config: object) -> list[str]:
     """The command-line names of all fields, at any depth."""
-    return list(_flat(to_json(config)))
+    return list(values_of_fields(config))
+
+
+def values_of_fields(config: object) -> dict[str, object]:
+    """All fields, at any depth, by their command-line names, with the values that a file has."""
+    return _flat(to_json(config))
 
 
 def texts(config: object) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...presets import PRESETS, SAME_ROW
-from ...storage.schema import differences, field_of, names_of_fields
+from ...storage.schema import differences, values_of_fields
 from ..row_formats import paper_figure
 from ..rows import Row, Run
 from .charts import byte_words
@@ -76,12 +76,11 @@ def _settings(run: Run) -> list[Setting]:
     usual = PRESETS[run.result.preset].config if run.result.preset in PRESETS else None
     changed = {} if usual is None else differences(run.config, usual)
     before = {} if usual is None else differences(usual, run.config)
-    found = []
-    for name in names_of_fields(run.config):
-        if name not in SAME_ROW:
-            found.append(
-                Setting(name, _value(field_of(run.config, name)), _old(before, name, changed), name in changed)
-            )
+    found = [
+        Setting(name, _value(value), _old(before, name, changed), name in changed)
+        for name, value in values_of_fields(run.config).items()
+        if name not in SAME_ROW
+    ]
     return sorted(found, key=lambda setting: not setting.differs)
 
 
