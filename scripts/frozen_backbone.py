@@ -239,23 +239,21 @@ def measure(data: Dataset, path: Path) -> None:
     numbers = Numbers(share, parameters, numbers_in(path, Numbers).found if path.exists() else [])
     print(f"backbone: {share:.1f} % on the classes it was trained on", flush=True)
 
-    def have(method: str, split: str, seed: int, rate: float | None) -> Found:
+    def add(method: str, split: str, seed: int, rate: float | None) -> None:
         nonlocal numbers
-        for found in numbers.found:
-            if (found.method, found.split, found.seed, found.rate) == (method, split, seed, rate):
-                return found
+        if (method, split, seed, rate) in [(each.method, each.split, each.seed, each.rate) for each in numbers.found]:
+            return
         found = learn(method, backbone, data, split, seed, rate)
         numbers = replace(numbers, found=[*numbers.found, found])
         write_json(path, asdict(numbers))
         at = "" if rate is None else f", rate {rate:g}"
         print(f"{method}{at}, seed {seed}: {found.accuracy:.1f} % on {split}", flush=True)
-        return found
 
     for name, method in METHODS.items():
         for rate in RATES if method.trained else ():
-            have(name, "val", 0, rate)
+            add(name, "val", 0, rate)
         for seed in range(SEEDS):
-            have(name, "test", seed, chosen_rate(numbers, name))
+            add(name, "test", seed, chosen_rate(numbers, name))
 
 
 def chosen_rate(numbers: Numbers, method: str) -> float | None:
