@@ -45,7 +45,7 @@ def config_of(method: str) -> RunConfig:
     config = PRESETS[f"mnist/{method}"].config
     small = {"patches": {"filters": 6, "size": 4}, "gaussians": {"pixels": 4, "edges": 2, "hidden": (20,)}}
     if method in small:
-        config = replace(config, network=replace(config.network, first_images=1, **small[method]))  # type: ignore[call-arg]
+        config = replace(config, network=replace(config.network, first_images=1, **small[method]))  # type: ignore[arg-type, call-arg]
     return config
 
 
