@@ -17,7 +17,7 @@ if WORKER and CORES:
 
 LONG = "AUTORECALL_FUZZ" in os.environ  # set by scripts/fuzzing.py: other examples every time, and many more
 hypothesis.settings.register_profile(
-    "fuzz", derandomize=not LONG, deadline=None, max_examples=1000 if LONG else 30, database=None
+    "fuzz", derandomize=not LONG, deadline=None, max_examples=1000 if LONG else 20, database=None
 )
 hypothesis.settings.load_profile("fuzz")
 

@@ -267,6 +267,9 @@ _MINIIMAGENET_ROWS = {
         network=DescriptorConfig(map_size=12, mirror=True),
         stream=_ONCE,
     ),
+    "patches": _MINIIMAGENET.row(
+        GaussiansConfig(weight=0.0, ridge=0.01), None, network=PatchesConfig(filters=160, frequencies=4), stream=_ONCE
+    ),
 }
 
 PRESETS: dict[str, Preset] = {

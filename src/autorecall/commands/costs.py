@@ -22,7 +22,7 @@ MNIST: dict[str, float] = {
 }
 CIFAR10: dict[str, float] = {
     **{"naive": 70, "stationary": 70, "lwf": 100, "arm": 720, "adi": 1500, "slda": 7, "gen": 1600, "gen-mir": 22000},
-    **{"gaussians": 5, "patches": 16},
+    **{"gaussians": 5, "patches": 14},
     **{"er-200": 130, "er-100": 130, "er-mir-200": 280, "er-mir-100": 280, "icarl": 410, "gem": 530, "mean-shift": 190},
     **{"ablation-20-steps": 1380, "ablation-5-steps": 460, "ablation-noise": 6100},
     **{"ablation-recall-2-times": 1430, "ablation-recall-4-times": 2900},
@@ -30,6 +30,7 @@ CIFAR10: dict[str, float] = {
 MINIIMAGENET: dict[str, float] = {
     "slda": 20,
     "gaussians": 20,
+    "patches": 80,
     "er-500": 2700,
     "er-100": 2700,
     "er-mir-500": 5900,
