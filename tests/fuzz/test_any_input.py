@@ -20,7 +20,7 @@ from autorecall.stream import StreamConfig
 from .worlds import CONFIGS, ODD, changed, examples, fields, no_half_file, no_hang, one_sentence, say
 
 
-@examples(100)
+@examples(60)
 @given(st.data())
 def test_any_config_runs_or_is_refused(place: Path, capsys: pytest.CaptureFixture[str], drawn: st.DataObject) -> None:
     config = drawn.draw(st.sampled_from(CONFIGS))

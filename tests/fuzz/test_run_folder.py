@@ -84,7 +84,7 @@ def spoil(path: Path, drawn: st.DataObject, place: Path) -> str:
     return kind
 
 
-@examples(60)
+@examples(30)
 @given(st.data())
 def test_any_damage_is_survived_or_named(
     place: Path, capsys: pytest.CaptureFixture[str], half: tuple[Path, Path], drawn: st.DataObject
