@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ...presets import PRESETS
+<<<<<<< HEAD
 from .. import drawing
 from ..table import Cell, Figure, Table
 from .figures import DATASETS
+=======
+from . import drawing
+>>>>>>> features
 from .study import Place, Row, Study, write_table
 from .tables import NOT_PUBLISHED, is_of_main_table, label_of
 
@@ -31,8 +35,6 @@ SIZES: dict[str, tuple[Mapping[str, object], ...]] = {
         {"network.columns": None, "network.filters": 517},
     ),
 }
-
-_LEVELS = {"stationary": "all classes mixed", "naive": "naive SGD"}
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,14 @@ class Bytes(Study):
             header = ("method", "filters", "numbers", "images", "MB", "seeds", "accuracy")
             part = "" if fraction == 1 else f", the first {100 * fraction:g} % of every task"
             title = f"Accuracy against what is kept, {self._TITLES[name]}{part}"
-            note = "On the test images, in percent. MB: numbers of 4 bytes and images, besides the network."
-            written += write_table(place, f"{self.name}-{name}", fraction, Table(title, header, lines, [note]))
+            notes = ["† All classes mixed.", "In percent, on the test images. MB: numbers of 4 bytes, and images."]
+            written += write_table(place, f"{self.name}-{name}", fraction, Table(title, header, lines, notes))
         if not shown:
             return []
         figure = drawing.new_figure(5.2 * len(shown), 4.0)
         for ax, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
             _draw(ax, curves[name], others[name])
-            ax.set_title(DATASETS[name], fontsize=10)
+            ax.set_title(self._TITLES[name], fontsize=10)
         return written + drawing.save(figure, place.stem(self.name, fraction))
 
     def _sizes(self, dataset: str, fraction: float) -> list[Row]:
@@ -110,49 +112,35 @@ def _line(point: _Point) -> list[Cell]:
 
 def _draw(ax: Axes, curve: list[_Point], others: list[_Point]) -> None:
     """A line through the sizes of patch filters, and a dot for each other method; what keeps nothing is a level."""
-    ours, theirs = drawing.COLOURS[0], drawing.COLOURS[1]
+    first, second, third = drawing.COLOURS[:3]
     curve = sorted(curve, key=lambda point: point.megabytes)
-    ax.plot(
-        [point.megabytes for point in curve],
-        [point.accuracy.value for point in curve],
-        marker="o",
-        markersize=4,
-        color=ours,
-        label="patch filters, streaming LDA (ours)",
-    )
-    labelled: list[_Point] = []
+    kept, reached = [point.megabytes for point in curve], [point.accuracy.value for point in curve]
+    ax.plot(kept, reached, "o-", markersize=4, color=first, label="patch filters, streaming LDA (ours)")
+    ax.plot([], [], "s", markersize=4, color=second, label="systems of the paper, as run here")
+    ax.plot([], [], "D", markersize=4, color=third, label="others that are not in the paper")
+    named: list[_Point] = []
     for point in sorted(others, key=lambda point: -point.accuracy.value):
-        label = point.row.label.removesuffix(NOT_PUBLISHED)
-        published = label == point.row.label
+        label, height = point.row.label.removesuffix(NOT_PUBLISHED), point.accuracy.value
         if not point.megabytes:
-            ax.axhline(point.accuracy.value, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
-            ax.annotate(
-                _LEVELS.get(point.row.preset.split("/")[1], label),
-                (1, point.accuracy.value),
-                xycoords=("axes fraction", "data"),
-                xytext=(-2, 2),
-                textcoords="offset points",
-                horizontalalignment="right",
-                fontsize=7,
-                color="0.4",
-            )
+            ax.axhline(height, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
+            level = "all classes mixed" if point.row.config.stream.stationary else "naive SGD"
+            ax.text(0.01, height + 1, level, transform=ax.get_yaxis_transform(), fontsize=7, color="0.4")
             continue
-        ax.plot(point.megabytes, point.accuracy.value, "s" if published else "D", markersize=4,
-                color=theirs if published else drawing.COLOURS[2])  # fmt: skip
-        left = any(_near(point, other) for other in labelled)
+        published = label == point.row.label
+        ax.plot(point.megabytes, height, "s" if published else "D", markersize=4, color=second if published else third)
+        left, below = any(_near(point, other) for other in named), any(_near(point, other) for other in curve)
         ax.annotate(
             label,
-            (point.megabytes, point.accuracy.value),
-            xytext=(-5 if left else 5, -2.5),
+            (point.megabytes, height),
+            xytext=(-5 if left else 5, -10 if below else -2.5),
             textcoords="offset points",
             horizontalalignment="right" if left else "left",
             fontsize=7,
         )
-        labelled.append(point)
-    ax.plot([], [], "s", markersize=4, color=theirs, label="systems of the paper, as run here")
-    ax.plot([], [], "D", markersize=4, color=drawing.COLOURS[2], label="other rows of ours")
+        named.append(point)
     ax.set_xscale("log")
-    ax.set_xlim(0.01, 60)
+    ax.set_xlim(0.006, 60)
+    ax.set_xticks((0.01, 0.1, 1, 10), ("0.01", "0.1", "1", "10"))
     ax.set_ylim(0, 103)
     ax.set_xlabel("kept besides the network, in MB")
     ax.set_ylabel("accuracy in %")
