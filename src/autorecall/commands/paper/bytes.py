@@ -8,13 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ...presets import PRESETS
-<<<<<<< HEAD
 from .. import drawing
 from ..table import Cell, Figure, Table
-from .figures import DATASETS
-=======
-from . import drawing
->>>>>>> features
 from .study import Place, Row, Study, write_table
 from .tables import NOT_PUBLISHED, is_of_main_table, label_of
 
