@@ -12,7 +12,7 @@ from torch import Tensor
 from autorecall.threads import Threads
 from autorecall.torch_state import limited_threads
 
-PARTS = torch.arange(6.0).chunk(3)
+BATCH = torch.arange(6.0)  # in three parts
 
 
 def test_each_part_has_a_thread_and_torch_one_in_each() -> None:
@@ -20,12 +20,12 @@ def test_each_part_has_a_thread_and_torch_one_in_each() -> None:
 
     def work(part: Tensor) -> Tensor:
         meeting.wait()
-        return torch.tensor([part[0], torch.get_num_threads(), torch.is_grad_enabled()])
+        return torch.tensor([[part[0], torch.get_num_threads(), torch.is_grad_enabled()]])
 
     with limited_threads(2), torch.no_grad():
-        found = Threads().each(work, PARTS)
+        found = Threads().each(work, BATCH, 3)
         assert torch.get_num_threads() == 2
-    assert torch.equal(torch.stack(found), torch.tensor([[0.0, 1, 0], [2, 1, 0], [4, 1, 0]]))
+    assert torch.equal(found, torch.tensor([[0.0, 1, 0], [2, 1, 0], [4, 1, 0]]))
 
 
 @pytest.mark.parametrize("failing", [0.0, 4.0])
@@ -39,9 +39,9 @@ def test_an_error_is_raised_when_no_part_is_at_work_any_more(failing: float) -> 
         return part
 
     with pytest.raises(ValueError, match="on purpose"):
-        threads.each(work, PARTS)
+        threads.each(work, BATCH, 3)
     assert sorted(done) == [number for number in (0.0, 2.0, 4.0) if number != failing]
-    assert torch.equal(torch.cat(threads.each(lambda part: part + 1, PARTS)), torch.arange(1.0, 7.0))
+    assert torch.equal(threads.each(lambda part: part + 1, BATCH, 3), torch.arange(1.0, 7.0))
 
 
 def test_a_copy_has_threads_of_its_own() -> None:

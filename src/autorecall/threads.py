@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TypeVar
@@ -35,12 +35,16 @@ class Threads:
             )
         return self._pool.submit(work)
 
-    def each(self, work: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> list[Tensor]:
-        """The results of parts: the first in this thread, each other in its own, and torch in one thread in all."""
+    def each(self, work: Callable[[Tensor], Tensor], x: Tensor, threads: int) -> Tensor:
+        """What becomes of a batch if its parts are worked on at once, with torch in one thread for each.
+
+        The first part is worked on in this thread, each other one in its own.
+        """
         with limited_threads(1):
-            others = [self.submit(partial(_plainly, work, part), len(parts) - 1) for part in parts[1:]]
+            own, *rest = x.chunk(threads)
+            others = [self.submit(partial(_plainly, work, part), len(rest)) for part in rest]
             try:
-                return [work(parts[0]), *(other.result() for other in others)]
+                return torch.cat([work(own), *(other.result() for other in others)])
             finally:
                 wait(others)  # never leave while one still uses what they share
 

@@ -157,20 +157,19 @@ class Gaussians(Learner):
         """Those of a network with fixed features, once it is settled."""
         if not isinstance(self.network, FixedFeatures) or not self.network.settled:
             return None
-        with evaluating(self.network), limited_threads(self.threads or cores()):
-            return self.network.features(self.prepare(self.received(x)))
+        return self._features(self.network, self.prepare(self.received(x)))
 
     @torch.no_grad()
     def predict_from(self, features: Tensor) -> Tensor:
         """The same from features."""
         assert isinstance(self.network, FixedFeatures)
         self._solve()
-        with evaluating(self.network):
-            return self._scores(features, self.network.classify(features))
+        return self._scores(features, self._logits(self.network, features))
 
     def _scores(self, features: Tensor, logits: Tensor) -> Tensor:
         likelihoods = self.likelihoods()
-        return logits if likelihoods is None else likelihoods(features, logits)
+        with limited_threads(1):
+            return logits if likelihoods is None else likelihoods(features, logits)
 
     @torch.no_grad()
     def likelihoods(self) -> Likelihoods | None:
@@ -225,8 +224,21 @@ class Gaussians(Learner):
     @torch.no_grad()
     def _pass(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The features that statistics are of, and the logits made from them."""
-        with evaluating(self.network), limited_threads(self.threads or cores()):
+        if isinstance(self.network, FixedFeatures):
+            features = self._features(self.network, x)
+            return features, self._logits(self.network, features)
+        with evaluating(self.network):
             return features_and_logits(self.network, x)
+
+    def _features(self, network: FixedFeatures, x: Tensor) -> Tensor:
+        with evaluating(network), limited_threads(self.threads or cores()):
+            return network.features(x)
+
+    def _logits(self, network: FixedFeatures, features: Tensor) -> Tensor:
+        # So little work that a second thread would hinder, above all if its core is busy.
+        with evaluating(network), limited_threads(1):
+            logits: Tensor = network.classify(features)
+            return logits
 
     def _find_head(self, x: Tensor) -> nn.Module:
         features = self._pass(x)[0].shape[1]

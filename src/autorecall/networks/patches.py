@@ -124,7 +124,7 @@ class Patches(FixedFeatures):
         threads = min(torch.get_num_threads(), len(x))
         if threads < 2 or torch.is_grad_enabled() or x.device.type != "cpu" or _recorded(x):
             return self._features(x)
-        return torch.cat(self._threads.each(self._features, x.chunk(threads)))
+        return self._threads.each(self._features, x, threads)
 
     def filters(self) -> tuple[Tensor, Tensor]:
         """Filters of normalized patches, whitening included, and what is added to their responses."""
