@@ -91,7 +91,7 @@ $(BIN)/python .venv-docs/bin/python:
 	  echo "'$(PYTHON)' cannot make virtual environments: install its venv package (python3.11-venv on Debian)"; exit 1; }
 	$(PYTHON) -m venv $(@:%/bin/python=%)
 
-$(VENV)/.installed: requirements.lock pyproject.toml src/autorecall/recall/_kernels.c | $(BIN)/python
+$(VENV)/.installed: requirements.lock pyproject.toml src/autorecall/recall/_kernels.c src/autorecall/recall/_winograd.c | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -1,4 +1,4 @@
-"""The functions of _kernels.c, compiled when the package is installed; there are none without a compiler."""
+"""The functions of _kernels.c and _winograd.c, compiled at installation; there are none without a compiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-VERSION = 3  # kernels_version() of the sources
+VERSION = 4  # kernels_version() of the sources
 SIGNATURES = {  # pointers, whole numbers, reals
     "norm_forward": (10, 4, 3),
     "norm_backward": (9, 4, 0),
@@ -19,6 +19,8 @@ SIGNATURES = {  # pointers, whole numbers, reals
     "ascent_step": (6, 8, 4),
     "patches": (4, 5, 1),
     "patch_features": (5, 6, 2),
+    "winograd_weights": (2, 2, 0),
+    "winograd": (5, 6, 0),
 }
 
 
@@ -45,6 +47,13 @@ def _kernels() -> dict[tuple[str, torch.dtype], Callable[..., int | None]]:
 def can_call(x: Tensor) -> bool:
     """Whether there are kernels for this kind of tensor."""
     return x.device.type == "cpu" and ("norm_forward", x.dtype) in _kernels()
+
+
+@cache
+def winograd_pays() -> bool:
+    """Whether this processor has what makes minimal filtering worth while."""
+    found = importlib.util.find_spec("autorecall.recall._kernels")
+    return bool(_kernels()) and found is not None and bool(ctypes.CDLL(found.origin).winograd_pays())
 
 
 def call(name: str, tensors: tuple[Tensor | None, ...], *numbers: float) -> int | None:

@@ -24,6 +24,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from .kernels import can_call
 from .steps import AveragePool, Convolution, Flatten, Linear, MaxPool, Norm, Pass, Relu, Step
 from .weighted_norm import BatchNorm, can_compile
+from .winograd import Winograd
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d)
@@ -36,7 +37,7 @@ Make: TypeAlias = Callable[[int, int], Step]
 
 
 class Plan:
-    """The steps of one network. It reads the network's weights wherever they are now."""
+    """The steps of one network. It reads the network's weights wherever they are, at the first pass after `renew`."""
 
     def __init__(self, steps: list[Step], nodes: int) -> None:
         self.steps, self._nodes, self._last = steps, nodes, steps[-1].target
@@ -79,6 +80,11 @@ class Plan:
             run.gradients[step.target] = []
         return run.gradient(0)
 
+    def renew(self) -> None:
+        """Weights may have changed."""
+        for step in self.steps:
+            step.renew()
+
     @torch.no_grad()
     def forget(self) -> None:
         """Clear what is left of the images of the last passes."""
@@ -93,7 +99,10 @@ class Plans:
         self._known: list[tuple[list[object], Plan | None]] = []
 
     def of(self, network: nn.Module, images: Tensor) -> Plan | None:
-        """The plan for these images, or None if autograd has to do it."""
+        """The plan for these images, or None if autograd has to do it.
+
+        It reads weights at its next pass, and then no more until it is asked for again.
+        """
         if not can_call(images) or images.dim() not in (2, 4):
             return None
         layers = [layer for _, layer in network.named_modules(remove_duplicate=False)]
@@ -103,6 +112,8 @@ class Plans:
         as_now = [images.shape[1:], *layers, *map(_settings, layers)]
         for known, plan in self._known:
             if unchanged(known, as_now):
+                if plan is not None:
+                    plan.renew()
                 return plan
         plan = Plan.of(network, images.shape[1:])
         self._known = [*self._known[-1:], (as_now, plan)]
@@ -224,7 +235,8 @@ class _Planner:
             if isinstance(layer, nn.Conv2d):
                 if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
                     raise _Unknown
-                return lambda source, target: Convolution(source, target, layer)
+                kind = Winograd if Winograd.suits(layer) else Convolution
+                return lambda source, target: kind(source, target, layer)
             if isinstance(layer, nn.Flatten):
                 if (layer.start_dim, layer.end_dim) != (1, -1):
                     raise _Unknown

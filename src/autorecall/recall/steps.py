@@ -59,6 +59,9 @@ class Step(ABC):
     def backward(self, run: Pass) -> None:
         """Add to the gradient of the source."""
 
+    def renew(self) -> None:  # noqa: B027
+        """Weights may have changed: read them again at the next pass."""
+
     def forget(self) -> None:  # noqa: B027
         """Clear what was seen, if anything is left of it; the memory is kept."""
 
