@@ -78,6 +78,19 @@ def test_the_list_names_all_studies_with_a_time(say: Say, monkeypatch: pytest.Mo
         assert line.rstrip("│ ").endswith(("min", "h"))
 
 
+def test_the_list_does_not_want_data_that_are_not_here(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that have finished are on data that the folder given may lack."""
+    monkeypatch.setattr(costs, "slowness", lambda: 2.0)
+    (place / "data").mkdir()
+    results = str(Path(__file__).parents[2] / "results")
+    said = say("reproduce", "--list", "choosing", "--data", "data", "--out", results)
+    assert (said.code, said.err) == (0, "")
+    assert "choosing" in said.out
+    said = say("reproduce", "--list", "choosing", "--data", "nowhere", "--out", results)
+    assert (said.code, said.out) == (2, "")
+    assert "nowhere does not exist" in said.err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

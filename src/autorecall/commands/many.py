@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from .. import data
 from ..config import RunConfig
 from ..errors import AutorecallError, ConfigError, DataError
 from ..presets import changes
@@ -61,7 +62,10 @@ def finished(job: Job) -> Result | None:
 
 @cache
 def _fingerprint(source: Source) -> str | None:
-    """That of the data, if they are here."""
+    """That of the data, if they are here: of several datasets, a folder need not have those that are not to be run."""
+    folder = source.folder
+    if folder is not None and folder.is_dir() and source.dataset not in (*data.OWN, *data.named_in(folder)):
+        return None
     return source.fingerprint()
 
 
