@@ -83,10 +83,10 @@ def test_the_list_does_not_want_data_that_are_not_here(say: Say, place: Path, mo
     monkeypatch.setattr(costs, "slowness", lambda: 2.0)
     (place / "data").mkdir()
     results = str(Path(__file__).parents[2] / "results")
-    said = say("reproduce", "--list", "choosing", "--data", "data", "--out", results)
+    said = say("reproduce", "--list", "ablation", "--fraction", "0.1", "--data", "data", "--out", results)
     assert (said.code, said.err) == (0, "")
-    assert "choosing" in said.out
-    said = say("reproduce", "--list", "choosing", "--data", "nowhere", "--out", results)
+    assert "ablation" in said.out
+    said = say("reproduce", "--list", "ablation", "--fraction", "0.1", "--data", "nowhere", "--out", results)
     assert (said.code, said.out) == (2, "")
     assert "nowhere does not exist" in said.err
 
