@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from autorecall.recall.kernels import winograd_pays
 from autorecall.recall.plan import Plan, Plans
 from autorecall.recall.steps import Convolution, Pass
-from autorecall.recall.winograd import Winograd
+from autorecall.recall.winograd import Winograd, minimal_filtering
+from autorecall.torch_state import limited_threads
 
 pytestmark = pytest.mark.skipif(not winograd_pays(), reason="no compiled kernels, or no AVX2")
 
@@ -127,6 +128,13 @@ def test_what_does_not_suit(layer: nn.Conv2d) -> None:
     assert not Winograd.suits(layer)
 
 
+def test_many_threads_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autorecall.recall.winograd.call", None)
+    layer, x, g = world(8, 8, 4, 8, 8)
+    with limited_threads(3):
+        torch.testing.assert_close(there_and_back(Winograd(0, 1, layer), x, g), by_autograd(layer, x, g))
+
+
 def test_few_tiles_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autorecall.recall.winograd.call", None)
     for images, size in ((1, 8), (9, 1), (20, 5)):
@@ -154,3 +162,51 @@ def test_what_is_not_finite_stays_so() -> None:
     y, _ = there_and_back(Winograd(0, 1, layer), x, g)
     assert y[0, :, 4:7, 1:4].isnan().all()
     assert y[1:].isfinite().all()
+
+
+class Net(nn.Module):
+    """A layer that it suits, one that it does not suit, and one that somebody else changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (
+            nn.Conv2d(8, 12, 3, padding=1),
+            nn.Conv2d(12, 8, 3, padding=1, padding_mode="circular"),
+        )
+        self.third = nn.Conv2d(8, 8, 3, padding=1)
+        self.third.forward = lambda x: 2 * x  # type: ignore[assignment, method-assign]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.third(self.second(self.first(x)))  # type: ignore[no-any-return]
+
+
+def test_a_network_is_tested_with_it() -> None:
+    torch.manual_seed(0)
+    network, x = Net().double(), torch.randn(5, 8, 9, 10, dtype=torch.float64)
+    found = dict(vars(network.first)), vars(network.third)["forward"]
+    with torch.no_grad():
+        expected = network(x)
+        with minimal_filtering(network):
+            tested = network(x)
+            assert torch.equal(network(x), tested)
+            assert torch.equal(network(x[:1, :, :1]), network(x[:1, :, :1]))
+    torch.testing.assert_close(tested, expected, rtol=1e-12, atol=1e-12)
+    assert not torch.equal(tested, expected)
+    assert (dict(vars(network.first)), vars(network.third)["forward"]) == found
+
+
+def test_it_is_not_used_where_gradients_are_wanted() -> None:
+    torch.manual_seed(0)
+    network, x = Net(), torch.randn(5, 8, 9, 10)
+    expected = network(x)
+    with minimal_filtering(network):
+        found = network(x)
+    assert torch.equal(found, expected)
+    assert found.requires_grad
+
+
+def test_nothing_is_left_if_a_test_fails() -> None:
+    network = Net()
+    with pytest.raises(RuntimeError), minimal_filtering(network), torch.no_grad():
+        network(torch.randn(5, 7, 9, 10))
+    assert "forward" not in vars(network.first)

@@ -235,8 +235,9 @@ class _Planner:
             if isinstance(layer, nn.Conv2d):
                 if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
                     raise _Unknown
-                kind = Winograd if Winograd.suits(layer) else Convolution
-                return lambda source, target: kind(source, target, layer)
+                if Winograd.suits(layer):
+                    return lambda source, target: Winograd(source, target, layer)
+                return lambda source, target: Convolution(source, target, layer)
             if isinstance(layer, nn.Flatten):
                 if (layer.start_dim, layer.end_dim) != (1, -1):
                     raise _Unknown

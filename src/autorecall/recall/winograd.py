@@ -6,15 +6,53 @@ large as they are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
-from .kernels import call, winograd_pays
+from .kernels import call, can_call, winograd_pays
 from .steps import Convolution, Pass
 
 VECTOR = 32  # bytes
 BLOCK = 24  # tiles that are transformed together
 FEWEST_TILES = 8  # with fewer, the transformed weights take longer to read than the plain ones
+MOST_THREADS = 2  # of torch: one thread of ours is quicker than two of those, and has not been measured beside more
+
+
+@contextmanager
+def minimal_filtering(network: nn.Module) -> Iterator[None]:
+    """Inside, convolutions that it suits are done so, unless gradients are wanted. Weights must stay as they are."""
+    layers = [layer for layer in network.modules() if type(layer) is nn.Conv2d and "forward" not in vars(layer)]
+    layers = [layer for layer in layers if layer.padding_mode == "zeros" and Winograd.suits(layer)]
+    for layer in layers:
+        # On the instance, not the class: it leaves no trace.
+        vars(layer)["forward"] = _Filtered(layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            vars(layer).pop("forward", None)
+
+
+class _Filtered:
+    """The forward pass of a layer, whose weights are transformed when they are first needed."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        self.layer = layer
+        self.transformed: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight, bias = self.layer.weight, self.layer.bias
+        usual = type(x) is Tensor and x.dim() == 4 and x.dtype == weight.dtype and x.shape[1] == weight.shape[1]
+        here = can_call(x) and weight.is_cpu
+        wanted = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
+        if wanted or not (usual and here and _pays(x)):
+            return nn.Conv2d.forward(self.layer, x)
+        if self.transformed is None:
+            self.transformed = _transformed(weight.permute(2, 3, 1, 0), torch.empty(0))
+        return _convolve(x, self.transformed, bias, self.layer.out_channels)
 
 
 class Winograd(Convolution):
@@ -65,10 +103,11 @@ class Winograd(Convolution):
 
 
 def _pays(x: Tensor) -> bool:
-    """Whether there are tiles enough, and they are not mostly beyond the image."""
+    """Whether there are tiles enough, not mostly beyond the image, and torch has no threads to make up for it."""
     images, _, height, width = x.shape
     tiles = images * -(-height // 4) * -(-width // 4)
-    return tiles >= FEWEST_TILES and 16 * tiles <= 2 * images * height * width
+    few_threads = torch.get_num_threads() <= MOST_THREADS
+    return few_threads and tiles >= FEWEST_TILES and 16 * tiles <= 2 * images * height * width
 
 
 def _transformed(weight: Tensor, memory: Tensor) -> Tensor:

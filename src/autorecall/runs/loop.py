@@ -21,6 +21,7 @@ from ..errors import DivergedError, InterruptedRunError, StoppedError, WriteErro
 from ..learners.base import Learner
 from ..metrics import average_accuracy, forgetting, task_accuracy
 from ..recall.batch import Recalled
+from ..recall.winograd import minimal_filtering
 from ..storage.state import State, mapping
 from ..stream import Stream, Task, as_batch
 from ..torch_state import limited_threads, random_state, set_random_state
@@ -334,18 +335,23 @@ def evaluate(
     """
     predictions = []
     count = images_at_once(split.inputs.shape[1:])
-    for start in range(0, len(split), count):
-        features = None if kept is None else kept.get(start)
-        if features is None:
-            x, _ = as_batch(split, slice(start, start + count))
-            features = None if kept is None else learner.settled_features(x)
-        if kept is not None and features is not None and features.numel() * len(split) <= KEPT_FEATURES * len(features):
-            kept[start] = features
-        logits = learner.predict(x) if features is None else learner.predict_from(features)
-        if not bool(logits.isfinite().all()):
-            raise DivergedError("an output of the network", float("nan"))
-        predictions.append(logits.argmax(1).cpu().numpy())
-        between()
+    with minimal_filtering(learner.network):
+        for start in range(0, len(split), count):
+            features = None if kept is None else kept.get(start)
+            if features is None:
+                x, _ = as_batch(split, slice(start, start + count))
+                features = None if kept is None else learner.settled_features(x)
+            if (
+                kept is not None
+                and features is not None
+                and features.numel() * len(split) <= KEPT_FEATURES * len(features)
+            ):
+                kept[start] = features
+            logits = learner.predict(x) if features is None else learner.predict_from(features)
+            if not bool(logits.isfinite().all()):
+                raise DivergedError("an output of the network", float("nan"))
+            predictions.append(logits.argmax(1).cpu().numpy())
+            between()
     guesses = np.concatenate(predictions)
     return [task_accuracy(guesses, split.labels, task.classes, over_images) for task in tasks]
 
