@@ -23,11 +23,11 @@ MNIST: dict[str, float] = {
     **{"er-50": 2.1, "er-25": 2.1, "er-mir-50": 4.3, "er-mir-25": 4.3, "mean-shift": 5},
 }
 CIFAR10: dict[str, float] = {
-    **{"naive": 70, "stationary": 70, "lwf": 100, "arm": 720, "adi": 1500, "slda": 5.5, "gen": 1600, "gen-mir": 22000},
+    **{"naive": 70, "stationary": 70, "lwf": 100, "arm": 510, "adi": 1080, "slda": 5.5, "gen": 1600, "gen-mir": 22000},
     **{"gaussians": 5, "patches": 8.1},
     **{"er-200": 130, "er-100": 130, "er-mir-200": 280, "er-mir-100": 280, "icarl": 410, "gem": 530, "mean-shift": 190},
-    **{"ablation-20-steps": 1380, "ablation-5-steps": 460, "ablation-noise": 6100},
-    **{"ablation-recall-2-times": 1430, "ablation-recall-4-times": 2900},
+    **{"ablation-20-steps": 960, "ablation-5-steps": 355, "ablation-noise": 4000},
+    **{"ablation-recall-2-times": 1010, "ablation-recall-4-times": 2060},
 }
 MINIIMAGENET: dict[str, float] = {
     "slda": 20,

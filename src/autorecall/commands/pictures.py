@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -84,6 +85,8 @@ def draw_growth(path: Path, curves: dict[str, dict[int, Timing]]) -> None:
         ax.set_xscale("log")
         ax.set_yscale("log")
         ax.set_xticks(sizes, [str(size) for size in sizes])
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
         ax.minorticks_off()
         ax.set_xlabel(name)
         ax.grid(alpha=0.3)
