@@ -18,7 +18,8 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
-IN_SDIST = ("LICENSE", "README.md", "pyproject.toml", "src/autorecall/recall/_kernels.c", "src/autorecall/__init__.pyi")
+C_FILES = ("src/autorecall/recall/_kernels.c", "src/autorecall/recall/_winograd.c")
+IN_SDIST = ("LICENSE", "README.md", "pyproject.toml", *C_FILES, "src/autorecall/__init__.pyi")
 IN_WHEEL = ("autorecall/py.typed", "autorecall/__init__.pyi", "autorecall/__main__.py", "autorecall/data/mnist5k.npz")
 BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 LOOK = "import autorecall, autorecall.recall.kernels as k; print(autorecall.__file__, bool(k._kernels()))"

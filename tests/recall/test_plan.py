@@ -206,7 +206,7 @@ def test_single_precision() -> None:
     planned_logits, planned_gradient, *planned_buffers = planned_passes(network, x, COUNTS)
     assert_close((planned_logits, *planned_buffers), (logits, *buffers), 1e-4)
     # A ReLU at its edge may go either way, whatever is rounded first.
-    assert (planned_gradient - gradient).norm() < 0.05 * gradient.norm()
+    assert (planned_gradient - gradient).norm() < 0.03 * gradient.norm()
 
 
 def test_a_plan_uses_the_weights_of_now() -> None:

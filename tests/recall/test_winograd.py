@@ -9,11 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from autorecall.recall.kernels import winograd_pays
 from autorecall.recall.plan import Plan, Plans
 from autorecall.recall.steps import Convolution, Pass
-from autorecall.recall.winograd import Winograd, minimal_filtering
+from autorecall.recall.winograd import MinimalFiltering, Winograd
 from autorecall.torch_state import limited_threads
 
 pytestmark = pytest.mark.skipif(not winograd_pays(), reason="no compiled kernels, or no AVX2")
@@ -98,7 +99,7 @@ def test_weights_that_are_the_same_are_not_transformed_again(monkeypatch: pytest
     step = Winograd(0, 1, layer)
     expected = there_and_back(step, x, g)
     step.renew()
-    monkeypatch.setattr("autorecall.recall.winograd._transformed", None)
+    monkeypatch.setattr("autorecall.recall.winograd._transformed", None)  # would raise if it were called
     torch.testing.assert_close(there_and_back(step, x, g), expected)
 
 
@@ -165,48 +166,137 @@ def test_what_is_not_finite_stays_so() -> None:
 
 
 class Net(nn.Module):
-    """A layer that it suits, one that it does not suit, and one that somebody else changed."""
+    """Layers that it suits and that it does not suit, called in every way."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = (
-            nn.Conv2d(8, 12, 3, padding=1),
-            nn.Conv2d(12, 8, 3, padding=1, padding_mode="circular"),
-        )
-        self.third = nn.Conv2d(8, 8, 3, padding=1)
-        self.third.forward = lambda x: 2 * x  # type: ignore[assignment, method-assign]
+        self.first, self.second = nn.Conv2d(8, 12, 3, padding=1), nn.Conv2d(12, 8, 3, padding=1, bias=False)
+        self.third = nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular")
+        self.last = nn.Conv2d(8, 8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.third(self.second(self.first(x)))  # type: ignore[no-any-return]
+        return self.last(self.third(F.relu(self.second(input=self.first(x)))))  # type: ignore[no-any-return]
 
 
-def test_a_network_is_tested_with_it() -> None:
+def in_the_mode(network: nn.Module, x: Tensor) -> Tensor:
+    """What a network gives inside the mode."""
+    with MinimalFiltering():
+        return network(x)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def net() -> tuple[Net, Tensor]:
     torch.manual_seed(0)
-    network, x = Net().double(), torch.randn(5, 8, 9, 10, dtype=torch.float64)
-    found = dict(vars(network.first)), vars(network.third)["forward"]
-    with torch.no_grad():
-        expected = network(x)
-        with minimal_filtering(network):
-            tested = network(x)
-            assert torch.equal(network(x), tested)
-            assert torch.equal(network(x[:1, :, :1]), network(x[:1, :, :1]))
-    torch.testing.assert_close(tested, expected, rtol=1e-12, atol=1e-12)
-    assert not torch.equal(tested, expected)
-    assert (dict(vars(network.first)), vars(network.third)["forward"]) == found
+    return Net().double(), torch.randn(5, 8, 9, 10, dtype=torch.float64)
 
 
-def test_it_is_not_used_where_gradients_are_wanted() -> None:
-    torch.manual_seed(0)
-    network, x = Net(), torch.randn(5, 8, 9, 10)
-    expected = network(x)
-    with minimal_filtering(network):
+def assert_almost(found: Tensor, expected: Tensor) -> None:
+    """Equal but for rounding: not the same sums."""
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert not torch.equal(found, expected)
+
+
+@torch.no_grad()
+def test_inside_the_mode_networks_use_it(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    assert_almost(in_the_mode(network, x), network(x))
+    small = x[:1, :, :4, :4]
+    assert torch.equal(in_the_mode(network, small), network(small))
+
+
+@torch.no_grad()
+def test_weights_that_change_inside_the_mode_are_noticed(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    with MinimalFiltering():
+        network(x)
+        network.first.weight.data.mul_(2)
         found = network(x)
-    assert torch.equal(found, expected)
+        other = torch.func.functional_call(network, {"first.weight": network.first.weight + 1}, x)
+    assert_almost(found, network(x))
+    network.first.weight += 1
+    assert_almost(other, network(x))
+
+
+def test_it_is_not_used_where_gradients_are_recorded(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    found = in_the_mode(network, x)
+    assert torch.equal(found, network(x))
     assert found.requires_grad
 
 
-def test_nothing_is_left_if_a_test_fails() -> None:
-    network = Net()
-    with pytest.raises(RuntimeError), minimal_filtering(network), torch.no_grad():
-        network(torch.randn(5, 7, 9, 10))
-    assert "forward" not in vars(network.first)
+@torch.no_grad()
+def test_what_it_cannot_do_is_left_to_torch(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    with pytest.raises(RuntimeError, match="channels"):
+        in_the_mode(network, x[:, :7])
+    with pytest.raises(RuntimeError, match="same"):
+        in_the_mode(network, x.float())
+    single = network.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(in_the_mode(single, x.float()), single(x.float()))
+    each = torch.func.vmap(single, in_dims=0)
+    images = x.float()[:, None]
+    with MinimalFiltering():
+        found = each(images)
+    assert torch.equal(found, each(images))
+
+
+@torch.no_grad()
+def test_a_bias_may_be_laid_out_in_any_way(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    network.first.bias.data = torch.randn(24, dtype=torch.float64)[::2]  # type: ignore[union-attr]
+    assert_almost(in_the_mode(network, x), network(x))
+    layer, x, g = world(8, 8, 4, 8, 8, bias=True)
+    layer.bias.data = torch.randn(16, dtype=torch.float64)[::2]  # type: ignore[union-attr]
+    torch.testing.assert_close(there_and_back(Winograd(0, 1, layer), x, g)[0], layer(x))
+
+
+@torch.no_grad()
+def test_a_default_device_changes_nothing(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    expected = in_the_mode(network, x)
+    try:
+        torch.set_default_device("meta")
+        found = in_the_mode(network, x)
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("channels", [4, 8])
+@pytest.mark.parametrize(("before", "after"), [(torch.float64, torch.float32), (torch.float32, torch.float64)])
+def test_a_network_may_change_its_precision(channels: int, before: torch.dtype, after: torch.dtype) -> None:
+    network = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.Flatten(), nn.Linear(64 * channels, 2))
+    plans, x = Plans(), torch.randn(4, channels, 8, 8, dtype=torch.float64)
+    for dtype in (before, after):
+        network.to(dtype)
+        plan = plans.of(network, x.to(dtype))
+        assert plan is not None
+        (logits,), _ = plan.forward(x.to(dtype), torch.full((4,), 0.25, dtype=dtype), 4)
+        torch.testing.assert_close(logits, network(x.to(dtype)).detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_the_way_back_is_the_way_there() -> None:
+    """Even if torch has other threads by then."""
+    layer, x, g = world(8, 8, 4, 8, 8)
+    expected, step = by_autograd(layer, x, g), Winograd(0, 1, layer)
+    for there, back in ((3, 1), (1, 3)):
+        run = Pass(2, torch.full((4,), 0.25), 4, statistics=False)
+        run.values[0], run.gradients[1] = x, [g]
+        with torch.no_grad():
+            with limited_threads(there):
+                step.forward(run)
+            with limited_threads(back):
+                step.backward(run)
+        torch.testing.assert_close((run.value(1), run.gradient(0)), expected)
+
+
+def test_weights_of_another_shape_are_left_to_torch() -> None:
+    layer, x, _ = world(8, 8, 4, 8, 8)
+    step = Winograd(0, 1, layer)
+    layer.weight.data = torch.randn(9, 8, 5, 5, dtype=torch.float64)
+    run = Pass(2, torch.full((4,), 0.25), 4, statistics=False)
+    run.values[0] = x
+    with torch.no_grad():
+        step.forward(run)
+        assert torch.equal(run.value(1), layer(x))

@@ -24,13 +24,14 @@ from autorecall.data import Dataset, Split, load
 from autorecall.errors import ConfigError, DivergedError, InterruptedRunError, StoppedError
 from autorecall.networks import MLPConfig, ResNet18Config
 from autorecall.presets import PRESETS
-from autorecall.recall.kernels import can_call
+from autorecall.recall.kernels import can_call, winograd_pays
 from autorecall.runs.loop import Observer, evaluate, few_of_each_class
 from autorecall.runs.result import Point, Result
-from autorecall.runs.run import build_learner, run
+from autorecall.runs.run import build_learner, machine_of, run
 from autorecall.storage.formats import FORMAT
 from autorecall.storage.state_file import read_state, write_state
-from autorecall.stream import Stream, StreamConfig
+from autorecall.stream import Stream, StreamConfig, as_batch
+from autorecall.torch_state import limited_threads
 
 from .worlds import (
     FINISHED,
@@ -815,3 +816,21 @@ def test_a_whole_checkpoint_that_does_not_fit_is_one_sentence(data: Dataset, tmp
     assert str(caught.value).endswith("; --fresh starts over")
     assert "\n" not in str(caught.value)
     assert contents(tmp_path) == found
+
+
+@pytest.mark.skipif(not winograd_pays(), reason="no compiled kernels, or no AVX2")
+def test_runs_test_by_minimal_filtering_and_say_so(data: Dataset) -> None:
+    chosen = dataclasses.replace(config(), network=ResNet18Config(channels=8))
+    stream = Stream(data, chosen.stream, 1.0, 0)
+    learner = build_learner(chosen, data, stream)
+    logits: list[Tensor] = []
+    predict = learner.predict
+    learner.predict = lambda x: logits.append(predict(x)) or logits[-1]  # type: ignore[func-returns-value, method-assign]
+    with limited_threads(1):
+        evaluate(learner, data.test, tuple(stream), False)
+        x, _ = as_batch(data.test, slice(0, len(logits[0])))
+        expected = predict(x)
+    torch.testing.assert_close(logits[0], expected, rtol=1e-3, atol=1e-3)
+    assert not torch.equal(logits[0], expected)
+    assert machine_of(learner.network, "cpu")["kernels"] == "compiled with minimal filtering"
+    assert machine_of(nn.Linear(9, 2), "cpu")["kernels"] == "compiled"

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from .. import data
 from ..config import RunConfig
+from ..data.locate import disk_errors
 from ..errors import AutorecallError, ConfigError, DataError
 from ..presets import changes
 from ..runs.folder import read_config
@@ -62,10 +63,11 @@ def finished(job: Job) -> Result | None:
 
 @cache
 def _fingerprint(source: Source) -> str | None:
-    """That of the data, if they are here: of several datasets, a folder need not have those that are not to be run."""
+    """That of the data, or None if the folder given has only other datasets."""
     folder = source.folder
-    if folder is not None and folder.is_dir() and source.dataset not in (*data.OWN, *data.named_in(folder)):
-        return None
+    with disk_errors():
+        if folder is not None and folder.is_dir() and source.dataset not in (*data.OWN, *data.named_in(folder)):
+            return None
     return source.fingerprint()
 
 

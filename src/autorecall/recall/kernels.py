@@ -25,16 +25,24 @@ SIGNATURES = {  # pointers, whole numbers, reals
 
 
 @cache
-def _kernels() -> dict[tuple[str, torch.dtype], Callable[..., int | None]]:
+def _library() -> ctypes.CDLL | None:
     found = importlib.util.find_spec("autorecall.recall._kernels")
     if found is None or found.origin is None:
-        return {}
-    library, kernels = ctypes.CDLL(found.origin), dict[tuple[str, torch.dtype], Callable[..., int | None]]()
+        return None
+    library = ctypes.CDLL(found.origin)
     if not hasattr(library, "kernels_version") or library.kernels_version() != VERSION:
         warnings.warn(
             "the compiled kernels are of another version and are not used; install autorecall again", stacklevel=2
         )
-        return {}
+        return None
+    return library
+
+
+@cache
+def _kernels() -> dict[tuple[str, torch.dtype], Callable[..., int | None]]:
+    library, kernels = _library(), dict[tuple[str, torch.dtype], Callable[..., int | None]]()
+    if library is None:
+        return kernels
     for kind, dtype in (("float", torch.float32), ("double", torch.float64)):
         for name, (pointers, integers, reals) in SIGNATURES.items():
             function = library[f"{name}_{kind}"]
@@ -49,11 +57,10 @@ def can_call(x: Tensor) -> bool:
     return x.device.type == "cpu" and ("norm_forward", x.dtype) in _kernels()
 
 
-@cache
 def winograd_pays() -> bool:
-    """Whether this processor has what makes minimal filtering worth while."""
-    found = importlib.util.find_spec("autorecall.recall._kernels")
-    return bool(_kernels()) and found is not None and bool(ctypes.CDLL(found.origin).winograd_pays())
+    """Whether there are kernels, and the processor has the vectors that minimal filtering needs to be fast."""
+    library = _library()
+    return bool(_kernels()) and library is not None and bool(library.winograd_pays())
 
 
 def call(name: str, tensors: tuple[Tensor | None, ...], *numbers: float) -> int | None:

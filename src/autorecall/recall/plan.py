@@ -109,7 +109,7 @@ class Plans:
         watched = _has_any_global_hook()  # type: ignore[no-untyped-call]
         if watched or not all(_is_plain(layer, images.dtype) for layer in layers):
             return None
-        as_now = [images.shape[1:], *layers, *map(_settings, layers)]
+        as_now = [images.shape[1:], images.dtype, *layers, *map(_settings, layers)]
         for known, plan in self._known:
             if unchanged(known, as_now):
                 if plan is not None:

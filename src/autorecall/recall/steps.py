@@ -29,6 +29,7 @@ class Pass:
         self.gradients: list[list[Tensor]] = [[] for _ in range(nodes)]
         self.shares, self.total, self.statistics = shares, total, statistics
         self.chosen: dict[int, Tensor] = {}  # where the largest values of a pool are
+        self.filtered: set[int] = set()  # targets of convolutions that were done by minimal filtering
         self.distances: list[Tensor] = []  # of the batch statistics from the running ones, one per batch-norm layer
         self.at_distance: Tensor | None = None  # the gradient of each of them
 

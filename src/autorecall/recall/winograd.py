@@ -1,117 +1,144 @@
-"""Convolutions of 3 × 3, which are nearly all of a residual network, with a quarter of the products: see _winograd.c.
+"""3 × 3 convolutions, which are most of a residual network, with a quarter of the products: see _winograd.c.
 
-What it costs is memory: a layer's weights are kept transformed, for the way there and the way back, each four times as
-large as they are.
+The price is memory: a layer's weights are kept in transformed form, four times their size, once for the forward pass
+and once for the gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from .kernels import call, can_call, winograd_pays
 from .steps import Convolution, Pass
 
 VECTOR = 32  # bytes
 BLOCK = 24  # tiles that are transformed together
-FEWEST_TILES = 8  # with fewer, the transformed weights take longer to read than the plain ones
-MOST_THREADS = 2  # of torch: one thread of ours is quicker than two of those, and has not been measured beside more
-
-
-@contextmanager
-def minimal_filtering(network: nn.Module) -> Iterator[None]:
-    """Inside, convolutions that it suits are done so, unless gradients are wanted. Weights must stay as they are."""
-    layers = [layer for layer in network.modules() if type(layer) is nn.Conv2d and "forward" not in vars(layer)]
-    layers = [layer for layer in layers if layer.padding_mode == "zeros" and Winograd.suits(layer)]
-    for layer in layers:
-        # On the instance, not the class: it leaves no trace.
-        vars(layer)["forward"] = _Filtered(layer)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            vars(layer).pop("forward", None)
-
-
-class _Filtered:
-    """The forward pass of a layer, whose weights are transformed when they are first needed."""
-
-    def __init__(self, layer: nn.Conv2d) -> None:
-        self.layer = layer
-        self.transformed: Tensor | None = None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        weight, bias = self.layer.weight, self.layer.bias
-        usual = type(x) is Tensor and x.dim() == 4 and x.dtype == weight.dtype and x.shape[1] == weight.shape[1]
-        here = can_call(x) and weight.is_cpu
-        wanted = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
-        if wanted or not (usual and here and _pays(x)):
-            return nn.Conv2d.forward(self.layer, x)
-        if self.transformed is None:
-            self.transformed = _transformed(weight.permute(2, 3, 1, 0), torch.empty(0))
-        return _convolve(x, self.transformed, bias, self.layer.out_channels)
+FEWEST_TILES = 8  # with fewer, reading the transformed weights takes longer than reading the plain ones
+MOST_THREADS = 2  # of torch: one thread of ours beats two of those; more have not been measured
+USUAL = ((1, 1), (1, 1), (1, 1), 1)  # stride, padding, dilation and groups
 
 
 class Winograd(Convolution):
-    """A convolution that `suits`; its weights are transformed at the first pass after `renew`."""
+    """A convolution that `suits`. Weights are read at the first pass after `renew`."""
 
     def __init__(self, source: int, target: int, layer: nn.Conv2d) -> None:
         super().__init__(source, target, layer)
-        self.seen: Tensor | None = None
-        self.there = self.back = torch.empty(0)
+        self.weights = _Weights()
         self.fresh = False
 
     @staticmethod
-    def suits(layer: nn.Conv2d) -> bool:
-        """Whether it is 3 × 3 with a border of one, on channels that fill a vector."""
-        usual = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups)
-        least = VECTOR // layer.weight.element_size()
-        fills = min(layer.in_channels, layer.out_channels) >= least
-        return winograd_pays() and usual == ((3, 3), (1, 1), (1, 1), (1, 1), 1) and fills
+    def suits(layer: nn.Module) -> bool:
+        """Whether minimal filtering can do what this layer does, and is fast on this processor."""
+        if type(layer) is not nn.Conv2d or layer.padding_mode != "zeros" or not winograd_pays():
+            return False
+        settings = (layer.stride, layer.padding, layer.dilation, layer.groups)
+        return settings == USUAL and _fits(layer.weight)
 
     def renew(self) -> None:
         self.fresh = False
 
     def forward(self, run: Pass) -> None:
-        x = run.value(self.source)
-        if not _pays(x):
+        x, weight, bias = run.value(self.source), self.layer.weight, self.layer.bias
+        if not _pays(x, weight, bias):
             super().forward(run)
             return
-        self._read_weights()
-        run.values[self.target] = _convolve(x, self.there, self.layer.bias, self.layer.out_channels)
+        if not self.fresh:
+            self.weights.read(weight, back=True)
+            self.fresh = True
+        run.values[self.target] = self.weights.convolve(x, bias)
+        run.filtered.add(self.target)
 
     def backward(self, run: Pass) -> None:
-        g = run.gradient(self.target)
-        if not _pays(g):
+        if self.target in run.filtered:
+            run.gradients[self.source].append(self.weights.convolve_back(run.gradient(self.target)))
+        else:
             super().backward(run)
-            return
-        run.gradients[self.source].append(_convolve(g, self.back, None, self.layer.in_channels))
 
-    def _read_weights(self) -> None:
-        """Transform the weights, unless they are as they were: those of a teacher are, for a whole task."""
-        weight = self.layer.weight
-        if self.fresh or (self.seen is not None and torch.equal(self.seen, weight)):
-            self.fresh = True
+
+class MinimalFiltering(TorchFunctionMode):
+    """Inside, all suitable convolutions are done this way, unless gradients are recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[int, tuple[Tensor, _Weights]] = {}  # the tensor is held, so that no other gets its id
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.conv2d and not kwargs and len(args) == 7:
+            x, weight, bias, *settings = args
+            if tuple(settings) == USUAL and _is_plain(x, weight) and _pays(x, weight, bias):
+                _, weights = self._known.setdefault(id(weight), (weight, _Weights()))
+                weights.read(weight)
+                return weights.convolve(x, bias)
+        return func(*args, **kwargs)
+
+
+class _Weights:
+    """Transformed weights of a layer."""
+
+    def __init__(self) -> None:
+        self.seen: Tensor | None = None
+        self.there = self.back = torch.empty(0)
+
+    @torch.no_grad()
+    def read(self, weight: Tensor, back: bool = False) -> None:
+        """Transform the weights, unless they are as they were: a teacher's stay the same for a whole task."""
+        if self.seen is not None and self.seen.dtype == weight.dtype and torch.equal(self.seen, weight):
             return
+        self.seen = None  # whatever interrupts the transform
         self.there = _transformed(weight.permute(2, 3, 1, 0), self.there)
-        # The gradient of the input is a convolution as well, with channels exchanged and turned by half a circle.
-        self.back = _transformed(weight.permute(2, 3, 0, 1).flip(0, 1), self.back)
-        self.seen, self.fresh = weight.clone(), True
+        if back:
+            # The gradient of the input is a convolution with channels exchanged and kernels rotated by 180°.
+            self.back = _transformed(weight.permute(2, 3, 0, 1).flip(0, 1), self.back)
+        self.seen = weight.detach().clone()
+
+    def convolve(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer's outputs."""
+        assert self.seen is not None
+        return _convolve(x, self.there, bias, *self.seen.shape[:2])
+
+    def convolve_back(self, g: Tensor) -> Tensor:
+        """The gradient of the layer's inputs, from that of its outputs."""
+        assert self.seen is not None
+        return _convolve(g, self.back, None, self.seen.shape[1], self.seen.shape[0])
 
 
-def _pays(x: Tensor) -> bool:
-    """Whether there are tiles enough, not mostly beyond the image, and torch has no threads to make up for it."""
+def _fits(weight: Tensor) -> bool:
+    """Whether kernels are 3 × 3 and both numbers of channels fill a vector."""
+    return weight.shape[2:] == (3, 3) and min(weight.shape[:2]) >= VECTOR // weight.element_size()
+
+
+def _pays(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether these tensors can be filtered, and that is faster: enough tiles, and few of them past the border."""
+    tensors = [x, weight] if bias is None else [x, weight, bias]
+    if x.dim() != 4 or weight.dim() != 4 or not _fits(weight) or x.shape[1] != weight.shape[1] or not can_call(x):
+        return False
+    if any(not of.is_cpu or of.dtype != x.dtype for of in tensors) or not winograd_pays():
+        return False
     images, _, height, width = x.shape
     tiles = images * -(-height // 4) * -(-width // 4)
     few_threads = torch.get_num_threads() <= MOST_THREADS
     return few_threads and tiles >= FEWEST_TILES and 16 * tiles <= 2 * images * height * width
 
 
+def _is_plain(x: object, weight: object) -> bool:
+    """Whether these are tensors with memory, and nothing is being recorded or compiled."""
+    if type(x) is not Tensor or type(weight) not in (Tensor, nn.Parameter):
+        return False
+    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        return False
+    try:
+        return bool(x.data_ptr())
+    except RuntimeError:  # inside a transform of torch.func
+        return False
+
+
 def _transformed(weight: Tensor, memory: Tensor) -> Tensor:
-    """From (3, 3, channels in, channels out)."""
+    """From (3, 3, channels in, channels out), into memory that is used again."""
     *_, deep, wide = weight.shape
     size = 36 * deep * _whole_vectors(wide, weight)
     if memory.shape != (size,) or memory.dtype != weight.dtype:
@@ -120,10 +147,14 @@ def _transformed(weight: Tensor, memory: Tensor) -> Tensor:
     return memory
 
 
-def _convolve(x: Tensor, transformed: Tensor, bias: Tensor | None, wide: int) -> Tensor:
+def _convolve(x: Tensor, transformed: Tensor, bias: Tensor | None, wide: int, deep: int) -> Tensor:
+    images, _, height, width = x.shape
+    assert (x.shape[1], transformed.dtype) == (deep, x.dtype)
+    assert len(transformed) == 36 * deep * _whole_vectors(wide, x)
     x = x.contiguous(memory_format=torch.channels_last)
-    images, deep, height, width = x.shape
-    y = torch.empty((images, wide, height, width), dtype=x.dtype, memory_format=torch.channels_last)
+    bias = None if bias is None else bias.contiguous()
+    shape = (images, wide, height, width)
+    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     work = x.new_empty(deep + wide + 36 * BLOCK * (deep + _whole_vectors(wide, x)))
     call("winograd", (x, transformed, bias, y, work), images, height, width, deep, wide, BLOCK)
     return y

@@ -69,7 +69,7 @@ def learn(
             _fingerprint(source, data, tested),
             threads,
             versions(),
-            machine_of(config.device),
+            machine_of(learner.network, config.device),
             parent=os.fspath(parent),
         )
         loop = RunLoop(status, stream, learner, tested, data, observer, stop, fresh, keep_learner)

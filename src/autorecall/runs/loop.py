@@ -21,7 +21,7 @@ from ..errors import DivergedError, InterruptedRunError, StoppedError, WriteErro
 from ..learners.base import Learner
 from ..metrics import average_accuracy, forgetting, task_accuracy
 from ..recall.batch import Recalled
-from ..recall.winograd import minimal_filtering
+from ..recall.winograd import MinimalFiltering
 from ..storage.state import State, mapping
 from ..stream import Stream, Task, as_batch
 from ..torch_state import limited_threads, random_state, set_random_state
@@ -335,7 +335,7 @@ def evaluate(
     """
     predictions = []
     count = images_at_once(split.inputs.shape[1:])
-    with minimal_filtering(learner.network):
+    with MinimalFiltering():
         for start in range(0, len(split), count):
             features = None if kept is None else kept.get(start)
             if features is None:

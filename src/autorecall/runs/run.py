@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from .. import __version__, own
 from ..config import ARRAYS, RunConfig
@@ -18,6 +19,7 @@ from ..errors import ConfigError
 from ..learners.base import Learner
 from ..learners.shared.inspection import count_outputs
 from ..recall.kernels import can_call
+from ..recall.winograd import Winograd
 from ..storage.extensible import is_foreign
 from ..stream import Stream, Task
 from ..torch_state import cores, limited_threads, own_random_state
@@ -62,7 +64,9 @@ def run(
         if is_foreign(type(config.network)):
             _check_outputs(learner, stream, dataset.classes)
         check_batches(learner, *stream)
-        status = RunStatus(preset, config, dataset.fingerprint(), threads, versions(), machine_of(config.device))
+        status = RunStatus(
+            preset, config, dataset.fingerprint(), threads, versions(), machine_of(learner.network, config.device)
+        )
         loop = RunLoop(status, stream, learner, tested, dataset, observer, stop, fresh, keep_learner)
         if folder is None:
             return loop.finish()
@@ -96,12 +100,15 @@ def versions() -> dict[str, str]:
     return own | {name: importlib.metadata.version(name) for name in VERSIONS}
 
 
-def machine_of(device: str) -> dict[str, str]:
+def machine_of(network: nn.Module, device: str) -> dict[str, str]:
     """What the last digits depend on besides versions and threads: the same sums are added in another order."""
+    kernels = "compiled" if can_call(torch.empty(0, device=device)) else "torch"
+    if kernels == "compiled" and any(map(Winograd.suits, network.modules())):
+        kernels = "compiled with minimal filtering"
     return {
         "processor": platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "kernels": "compiled" if can_call(torch.empty(0, device=device)) else "torch",
+        "kernels": kernels,
     }
 
 
