@@ -60,6 +60,31 @@ def test_missing_runs_are_made_those_there_are_not_and_others_are_refused(say: S
     assert "other settings" in said.err
 
 
+class Steep(Small):
+    """One more run, which diverges."""
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        steep = {"curve_points": 0, "learner.learning_rate": 1e30}
+        return [*super().rows(seeds, fraction), Row.of("steep", "mnist/naive", 1, 0.02, steep)]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_run_that_diverges_does_not_keep_the_table_from_being_written(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STUDIES, "small", Steep())
+    monkeypatch.setattr(costs, "slowness", lambda: 2.0)
+    for before in ("failed: ", "1 of 2 runs have already diverged"):
+        said = say("reproduce", "small", "--seeds", "1")
+        assert (said.code, said.err) == (0, "")
+        assert before in said.out
+        assert "1 of 2 runs diverged: results/mnist/naive+learning_rate=1e" in said.out
+        assert "| naive | 1 |" in (place / "results" / "paper" / "small.md").read_text()
+        (place / "results" / "paper" / "small.md").unlink()
+    listed = say("reproduce", "small", "--list", "--seeds", "1").out
+    assert "│ 2    │ 0       │ -" in listed
+
+
 @pytest.mark.usefixtures("small")
 def test_without_making_runs_there_must_be_some(say: Say, place: Path) -> None:
     said = say("reproduce", "small", "--no-make-runs")

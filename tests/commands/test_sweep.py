@@ -364,13 +364,33 @@ def test_runs_that_fail_do_not_stop_the_others(say: Say, place: Path) -> None:
     assert files(diverged) == {"config.json", "history.csv", "stopped.json"}
     why = "stopped at step 2 (task 1): the loss on the real batch became "
     assert f"failed: {diverged.parent.name}/seed-0: {why}" in said.out
-    assert said.err.startswith(f"autorecall: 2 of 3 runs failed: {diverged.relative_to(place)}: {why}")
+    assert said.err.startswith(f"autorecall: 1 of 3 runs failed: {used}: ")
     assert said.err.count("\n") == 1
     good = place / "runs" / "mnist" / "naive+hidden=16+fraction=0.02" / "seed-0"
     assert f"finished: {good.parent.name}/seed-0\n" in said.out
     assert files(good) == FILES | {"learner.safetensors"}
     assert files(good.with_name("seed-0.old-1")) == FILES
     assert outcome(good) == outcome(good.with_name("seed-0.old-1"))
+
+
+def test_what_diverges_is_left_out_and_said(say: Say, place: Path) -> None:
+    """A grid is there to find out what diverges: the others are shown, and one of them is the best."""
+    grid = ["mnist/naive", *SMALL, "--split", "val", "--best", "--seeds", "2", "--jobs", "2"]
+    words = ["sweep", *grid, "--set", "learner.learning-rate=1e30,0.05"]
+    said, again = say(*words), say(*words)
+    (lost,) = place.glob("runs/mnist/naive*learning_rate=1e*")
+    for each in (said, again):
+        assert each.code == 1
+        sentence = (
+            f"autorecall: 2 of 4 runs diverged: {lost.relative_to(place)}/seed-0: the loss on the real batch became "
+        )
+        assert each.err.startswith(sentence)
+        assert each.err.endswith(" at step 2 (and 1 more)\n")
+        assert "\nbest: mnist/naive" in each.out
+        assert "1e+30" not in each.out.split("best: ")[1]
+    assert again.out.startswith("2 of 4 runs have already finished\n2 of 4 runs have already diverged\n")
+    none = say("sweep", *grid, "--set", "learner.learning-rate=1e30")
+    assert (none.code, none.out) == (1, "2 of 2 runs have already diverged\n")
 
 
 def until(found: Callable[[], object], seconds: float = 120.0) -> None:

@@ -33,7 +33,7 @@ class Progress:
     step: int = 0
     steps: int = 0
     state: str = "waiting"
-    """waiting, running, finished, failed or interrupted."""
+    """waiting, running, finished, failed, diverged or interrupted."""
     why: str = ""
     deaths: int = 0
     step_at_death: int = -1

@@ -18,7 +18,7 @@ from ..data.locate import disk_errors
 from ..errors import AutorecallError, ConfigError, DataError
 from ..presets import changes
 from ..runs.folder import read_config
-from ..runs.result import Result
+from ..runs.result import Diverged, Result, read_stopped
 from ..runs.run import device
 from ..storage.files import make_folder
 from ..torch_state import cores
@@ -71,14 +71,35 @@ def _fingerprint(source: Source) -> str | None:
     return source.fingerprint()
 
 
-def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console) -> None:
-    """Make the runs that are missing, or raise why that was not possible; Ctrl-C saves them all."""
+def diverged(job: Job) -> Diverged | None:
+    """Where this very run diverged, if it did: made again, it would do so again."""
+    folder = Path(job.folder)
+    if not (folder / "stopped.json").exists() or (folder / "result.json").exists():
+        return None
+    try:
+        preset, stored = read_config(folder / "config.json")
+        found = read_stopped(folder / "stopped.json")
+    except AutorecallError:  # whoever makes the run again will hear of it
+        return None
+    same = preset == job.preset and stored.seed == job.config.seed
+    return found if same and not changes(job.config, stored) and not changes(stored, job.config) else None
+
+
+def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console) -> list[Job]:
+    """Make the runs that are missing, or raise why that was not possible; Ctrl-C saves them all.
+
+    Returns the runs that diverged, now or earlier: that is a result, too.
+    """
     check_jobs(at_once, ray)
     missing = [job for job in wanted if finished(job) is None]
     if len(missing) < len(wanted):
         console.print(f"{len(wanted) - len(missing)} of {len(wanted)} runs have already finished")
+    ended = [job for job in missing if diverged(job)]
+    if ended:
+        console.print(f"{len(ended)} of {len(wanted)} runs have already diverged")
+    missing = [job for job in missing if job not in ended]
     if not missing:
-        return
+        return ended
     again = [job for job in missing if (Path(job.folder) / "result.json").exists()]
     if again:
         console.print(f"{len(again)} finished runs are made again, as they have no curve or learner; see *.old-1")
@@ -100,10 +121,22 @@ def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console)
 
             crew = RayCrew(missing, ray, display.told)
         crew.work(stop)
+    for progress in crew.all:
+        if progress.state == "failed" and diverged(progress.job):
+            progress.state = "diverged"
     error = unfinished(crew.all)
     if error is not None:
         error.exit_code = stop.exit_code if stop() else 1
         raise error
+    return ended + [progress.job for progress in crew.all if progress.state == "diverged"]
+
+
+def say_diverged(jobs: Sequence[Job], of: int) -> str:
+    """How many, and where the first of them did."""
+    first = diverged(jobs[0])
+    why = "" if first is None else f": {first.term} became {first.value} at step {first.step}"
+    more = f" (and {len(jobs) - 1} more)" if len(jobs) > 1 else ""
+    return f"{len(jobs)} of {of} runs diverged: {jobs[0].folder}{why}{more}"
 
 
 def _with_threads(job: Job, shared: int) -> RunConfig:

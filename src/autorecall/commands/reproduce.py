@@ -15,7 +15,7 @@ from ..checks import brief
 from ..errors import ConfigError, DataError
 from ..torch_state import cores
 from . import costs
-from .many import check_jobs, finished, make
+from .many import check_jobs, diverged, finished, make, say_diverged
 from .output import quiet_console
 from .paper import STUDIES
 from .paper.study import Place
@@ -86,8 +86,10 @@ def main(arguments: list[str]) -> None:
         _list(console, place, names or list(STUDIES), chosen)
         return
     rows = [row for name in names for row in STUDIES[name].wanted(place, chosen.seeds, chosen.fraction)]
-    if chosen.make_runs:
-        make(place.jobs(rows), chosen.jobs, chosen.ray, console)
+    jobs = place.jobs(rows) if chosen.make_runs else []
+    lost = make(jobs, chosen.jobs, chosen.ray, console)
+    if lost:
+        console.print(f"{printable(say_diverged(lost, len(jobs)))}; tables leave them out", soft_wrap=True)
     lacking = []
     for name in names:
         written = STUDIES[name].write(place, chosen.seeds, chosen.fraction)
@@ -106,7 +108,7 @@ def _list(console: Console, place: Place, names: list[str], chosen: Arguments) -
     table = Table("name", "what", "runs", "missing", "time left")
     for name in names:
         jobs = place.jobs(STUDIES[name].wanted(place, chosen.seeds, chosen.fraction))
-        missing = [job for job in jobs if finished(job) is None]
+        missing = [job for job in jobs if finished(job) is None and diverged(job) is None]
         seconds = slowness * sum(costs.seconds(job.preset, job.config) for job in missing)
         # Two networks keep two cores busy, and two runs at once do as well.
         left = costs.duration(seconds / min(cores(), 2 * chosen.jobs)) if missing else "-"

@@ -12,12 +12,12 @@ from typing import Annotated
 import tyro
 
 from ..checks import brief
-from ..errors import ConfigError
+from ..errors import ConfigError, StoppedError
 from ..own import Own
 from ..presets import PRESETS, preset
 from ..runs.names import run_folder
 from . import run as run_command
-from .many import check_jobs, finished, make
+from .many import check_jobs, finished, make, say_diverged
 from .output import quiet_console
 from .row_formats import print_rows
 from .rows import Run, grouped
@@ -71,18 +71,24 @@ def main(arguments: list[str]) -> None:
     if chosen.best and any(job.config.split != "val" for job in jobs):
         raise ConfigError("--best would choose on test images; add --split val")
     console = quiet_console()
-    make(jobs, chosen.jobs, chosen.ray, console)
+    lost = make(jobs, chosen.jobs, chosen.ray, console)
     runs = []
     for job in jobs:
         result = finished(job)
-        assert result is not None
-        runs.append(Run(Path(job.folder), job.config, result))
+        if result is not None:
+            runs.append(Run(Path(job.folder), job.config, result))
     rows = grouped(runs)
-    print_rows(rows)
-    if chosen.best:
-        best = max(rows, key=lambda row: row.accuracy.value)
+    if rows:
+        print_rows(rows)
+    # What diverged with one seed is no good choice, however well the others did.
+    unsafe = {Path(job.folder).parent for job in lost}
+    safe = [row for row in rows if unsafe.isdisjoint(run.folder.parent for run in row.runs)]
+    if chosen.best and safe:
+        best = max(safe, key=lambda row: row.accuracy.value)
         said = f"best: {printable(best.name)} with {best.accuracy.value:.1f} % on the validation images"
         console.print(said, soft_wrap=True)
+    if lost:
+        raise StoppedError(say_diverged(lost, len(jobs)))
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -50,8 +50,8 @@ _SHORT_STEPS: dict[str, dict[str, object]] = {name: {"learner.recall_rate": 1.0}
 _NETWORK_ALONE: dict[str, dict[str, object]] = {name: {"learner.weight": 0.0} for name in DATASETS}
 
 CASES = (
-    Case("naive SGD", _both("naive"), {"mnist": 0.03, "cifar10": 0.03}),
-    Case("ARM", _both("arm"), {"mnist": 0.01, "cifar10": 0.01}, _SHORT_STEPS),
+    Case("naive SGD", _both("naive"), {"mnist": 0.003, "cifar10": 0.3}),
+    Case("ARM", _both("arm"), {"mnist": 0.01, "cifar10": 0.03}, _SHORT_STEPS),
     Case("mean shift", _both("mean-shift"), {"mnist": 0.01, "cifar10": 0.1}),
     Case("ER", _ER, {"mnist": 0.03, "cifar10": 0.03}, _replay(50, 200)),
     Case("ER, as many bytes as Gaussians", _ER, {"mnist": 0.03, "cifar10": 0.03}, _replay(500, 150)),
