@@ -94,14 +94,14 @@ class Frequencies(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """One row of features per image."""
-        parts = []
+        x, parts = x.contiguous(), []  # sums are added in the order of memory
         if self.config.pixels:
             rows, columns = self.get_buffer("rows"), self.get_buffer("columns")
-            found = rows @ x @ columns.T
+            found = _between(rows, x, columns.T)
             parts.append((found[..., ::2] if self.config.mirror else found).flatten(1))
         if self.config.edges:
             cosine = self.get_buffer("map_rows")
-            found = cosine @ self.edges(x) @ cosine.T
+            found = _between(cosine, self.edges(x), cosine.T)
             parts += self._mirrored(found) if self.config.mirror else [found.flatten(1)]
         return torch.cat(parts, 1)
 
@@ -133,6 +133,12 @@ class Frequencies(nn.Module):
             mean = (found[:, one] + signs * found[:, other]) / 2
             parts.append((mean[..., ::2] if one == other else mean).flatten(1))
         return parts
+
+
+def _between(left: Tensor, maps: Tensor, right: Tensor) -> Tensor:
+    """left · map · right as plain sums: how a library rounds a matrix product can depend on where in memory it lies."""
+    half = (left[:, :, None] * maps[:, :, None]).sum(-2)
+    return (half[..., None] * right).sum(-2)
 
 
 class Descriptor(FixedFeatures):
