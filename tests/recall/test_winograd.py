@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -217,11 +218,107 @@ def test_weights_that_change_inside_the_mode_are_noticed(net: tuple[Net, Tensor]
     assert_almost(other, network(x))
 
 
-def test_it_is_not_used_where_gradients_are_recorded(net: tuple[Net, Tensor]) -> None:
+def gradients(network: nn.Module, x: Tensor, filtered: bool) -> list[Tensor]:
+    """Of a loss that is not linear: by the images, and by all weights."""
+    x = x.clone().requires_grad_()
+    y = in_the_mode(network, x) if filtered else network(x)
+    return list(torch.autograd.grad(y.square().sum(), [x, *network.parameters()]))
+
+
+def test_gradients_of_images_and_weights(net: tuple[Net, Tensor]) -> None:
     network, x = net
-    found = in_the_mode(network, x)
-    assert torch.equal(found, network(x))
-    assert found.requires_grad
+    for found, expected in zip(gradients(network, x, True), gradients(network, x, False), strict=True):
+        assert largest(found - expected, expected) < 1e-12
+        assert not torch.equal(found, expected)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    deep=st.integers(8, 50),
+    wide=st.integers(8, 50),
+    images=st.integers(1, 30),
+    height=st.integers(1, 22),
+    width=st.integers(1, 22),
+    channels_last=st.booleans(),
+)
+def test_gradients_of_weights(deep: int, wide: int, images: int, height: int, width: int, channels_last: bool) -> None:
+    layer, x, g = world(deep, wide, images, height, width, bias=True)
+    if channels_last:
+        layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    expected = torch.autograd.grad(layer(x), list(layer.parameters()), g)
+    for dtype, error in ((torch.float64, 1e-12), (torch.float32, 1e-4)):
+        layer.to(dtype)
+        with MinimalFiltering():
+            y = layer(x.to(dtype))
+        for mine, theirs in zip(torch.autograd.grad(y, list(layer.parameters()), g.to(dtype)), expected, strict=True):
+            assert mine.dtype == dtype
+            assert largest(mine - theirs, theirs) < error
+
+
+def test_only_what_is_asked_for_has_a_gradient(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    network.first.weight.requires_grad_(False)
+    in_the_mode(network, x).sum().backward()  # type: ignore[no-untyped-call]
+    assert network.first.weight.grad is None
+    assert network.second.weight.grad is not None
+    for p in network.parameters():
+        p.requires_grad_(False)
+    assert not in_the_mode(network, x).requires_grad
+
+
+def test_gradients_of_gradients(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    found = []
+    for forward in (network, lambda images: in_the_mode(network, images)):
+        images = x.clone().requires_grad_()
+        (once,) = torch.autograd.grad(forward(images).square().sum(), images, create_graph=True)
+        found.append(torch.autograd.grad(once.square().sum(), [images, *network.parameters()]))
+    for mine, theirs in zip(*found, strict=True):
+        assert largest(mine - theirs, theirs) < 1e-12
+
+
+def test_gradients_of_many_losses_at_once(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    found = []
+    for forward in (network, lambda images: in_the_mode(network, images)):
+        images = x.clone().requires_grad_()
+        y = forward(images)
+        many = torch.stack([torch.ones_like(y), y.detach()])
+        found.append(torch.autograd.grad(y, [images, *network.parameters()], many, is_grads_batched=True))
+    for mine, theirs in zip(*found, strict=True):
+        assert largest(mine - theirs, theirs) < 1e-12
+
+
+def test_transforms_of_functions_are_left_to_torch(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    parameters: dict[str, Tensor] = dict(network.named_parameters())
+
+    def loss(of: dict[str, Tensor]) -> Tensor:
+        y: Tensor = torch.func.functional_call(network, of, x)
+        return y.square().sum()
+
+    expected = torch.func.grad(loss)(parameters)
+    with MinimalFiltering():
+        found = torch.func.grad(loss)(parameters)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-12, atol=1e-12)
+
+
+def test_weights_changed_before_the_way_back_are_noticed(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    y = in_the_mode(network, x.clone().requires_grad_())
+    with torch.no_grad():
+        network.second.weight += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()  # type: ignore[no-untyped-call]
+
+
+def test_threads_do_not_share_memory(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    expected = gradients(network, x, True)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: gradients(network, x, True), range(40)):
+            assert all(map(torch.equal, found, expected))
 
 
 @torch.no_grad()

@@ -108,13 +108,13 @@ class ER(Learner):
     def _step(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One SGD step along the sum of two gradients; each batch has its own pass through the network."""
         self._clear_gradients()
-        loss = F.cross_entropy(self.network(self.prepare(x)), y)
+        loss = F.cross_entropy(self.outputs(self.prepare(x)), y)
         numbers = {"loss": finite(loss, "the loss on the real batch"), "replayed_loss": math.nan}
         loss.backward()  # type: ignore[no-untyped-call]
         slots = self.never_alone(self.choose(x), x)
         if len(slots):
             images, labels = self.reservoir.batch(slots, x)
-            loss = F.cross_entropy(self.network(self.prepare(self._laid_out(images))), labels)
+            loss = F.cross_entropy(self.outputs(self.prepare(self._laid_out(images))), labels)
             numbers["replayed_loss"] = finite(loss, "the loss on replayed images")
             loss.backward()  # type: ignore[no-untyped-call]
         self.take_step()

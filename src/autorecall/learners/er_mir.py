@@ -74,9 +74,9 @@ class ERMIR(ER):
         gradients = [p.grad for p in self.network.parameters()]  # of the real batch
         ahead = one_step_ahead(self.network, gradients, self.config.learning_rate)
         with torch.no_grad():
-            outputs = self.network(images)
+            outputs = self.outputs(images)
             before = F.cross_entropy(outputs, labels, reduction="none")
-            after = F.cross_entropy(ahead(images), labels, reduction="none")
+            after = F.cross_entropy(self.outputs(images, ahead), labels, reduction="none")
             if self.config.remember_outputs:
                 before = self._lowest(slots, outputs, labels, before)
         worst = (after - before).argsort(descending=True, stable=True)[: self.config.replayed]

@@ -109,7 +109,7 @@ class GEM(Learner):
 
     def _gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
         """The gradient of the mean loss of a batch as one vector, and the loss."""
-        loss = F.cross_entropy(self.network(self._laid_out(x)), y)
+        loss = F.cross_entropy(self.outputs(self._laid_out(x)), y)
         value = finite(loss, "the loss")
         parts = torch.autograd.grad(loss, self._trained(), allow_unused=True, materialize_grads=True)
         return torch.cat([part.flatten() for part in parts]), value

@@ -169,7 +169,7 @@ class ICaRL(Learner):
             drawn = torch.randperm(len(kept), generator=self.generator)[: self.config.replayed]
             images, targets = [*images, unpack(kept[drawn], x)], [*targets, answers[drawn].to(x)]
             asked.append(torch.ones_like(targets[1]))
-        logits = self.network(self._laid_out(torch.cat(images)))
+        logits = self.outputs(self._laid_out(torch.cat(images)))
         loss = F.binary_cross_entropy_with_logits(logits, torch.cat(targets), torch.cat(asked), reduction="sum")
         return self.descend(loss / len(logits), "the loss")
 

@@ -64,13 +64,13 @@ class LwF(TaughtLearner):
         """A step on the labels, then a step on KL(teacher‖student)."""
         teacher = self.teacher.follow(self.network, y)
         numbers = {
-            "loss": self.descend(F.cross_entropy(self.network(x), y), "the loss on the real batch"),
+            "loss": self.descend(F.cross_entropy(self.outputs(x), y), "the loss on the real batch"),
             "distillation": math.nan,
         }
         if teacher is not None:
             with torch.no_grad():
-                targets = F.log_softmax(teacher(x), dim=1)
-            outputs = F.log_softmax(self.network(x), dim=1)
+                targets = F.log_softmax(self.outputs(x, teacher), dim=1)
+            outputs = F.log_softmax(self.outputs(x), dim=1)
             loss = F.kl_div(outputs, targets, reduction="batchmean", log_target=True)
             numbers["distillation"] = self.descend(self.config.weight * loss, "the distillation loss")
         return numbers

@@ -104,7 +104,7 @@ class MeanShift(Learner):
         if not len(labels):
             return {"loss": self._step_on_real(x, y), "recalled_loss": math.nan}
         numbers = {"loss": self._step_on_real(x, y)}
-        loss = F.cross_entropy(self.network(recalled.images), labels)
+        loss = F.cross_entropy(self.outputs(recalled.images), labels)
         numbers["recalled_loss"] = self.descend(loss, "the loss on recalled images")
         if self.on_recall is not None:
             self.on_recall(recalled, F.one_hot(labels, self.classes).to(x))
@@ -158,7 +158,7 @@ class MeanShift(Learner):
         self.shift.load_state_dict(mapping(state["shift"]), self.classes, self._device())
 
     def _step_on_real(self, x: Tensor, y: Tensor) -> float:
-        logits = self.network(x)
+        logits = self.outputs(x)
         if self.config.real_loss == "present":
             absent = torch.ones(self.classes, dtype=torch.bool, device=y.device).index_fill(0, y, False)
             logits = logits.masked_fill(absent, -math.inf)

@@ -49,4 +49,4 @@ class Naive(Learner):
 
     def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One step on the cross-entropy of the real batch."""
-        return {"loss": self.descend(F.cross_entropy(self.network(x), y), "the loss on the real batch")}
+        return {"loss": self.descend(F.cross_entropy(self.outputs(x), y), "the loss on the real batch")}

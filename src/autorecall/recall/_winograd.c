@@ -3,7 +3,9 @@
  * A tile of 4 x 4 outputs depends on 6 x 6 inputs. With three fixed matrices, Y = A' [(G w G') * (B' X B)] A needs 36
  * products for each pair of channels, where the sums as they stand need 144. So each tile is transformed, the 36 numbers
  * of all tiles are multiplied with those of the weights, one matrix product over channels for each, and transformed back.
- * In single precision, results are within 3e-5 of the largest; direct sums are more accurate.
+ * The gradient of the weights is that of this formula: G' [sum over tiles of (B' X B) * (A Y' A')] G for gradients Y' of
+ * the outputs, so 36 products again. In single precision, results are within 3e-5 of the largest, and
+ * those gradients within 1e-4; direct sums are more accurate.
  *
  * Arrays are ordered by image, pixel and channel. Included twice, for float and double. Vectors are written out, as the
  * whole gain depends on sums staying in registers: this needs GCC or Clang.
@@ -48,7 +50,11 @@ typedef REAL NAMED(vec, REAL) __attribute__((vector_size(32), aligned(sizeof(REA
 #define AT(pointer) (*(VEC *)(pointer))
 #define LANES ((int64_t)(32 / sizeof(REAL)))
 
-/* G times three numbers, B' times six, A' times six. */
+/* Numbers from one of 36 matrices to the next. They are written side by side, so their rows must not be a multiple of a page
+ * apart, which would put all of them into one line of the cache. */
+#define APART(rows, vectors) (((rows) * (vectors) + 3) * LANES)
+
+/* G times three numbers, B' times six, A' times six; for gradients of weights A times four and G' times six. */
 #define WEIGHTS(to, a, b, c)             \
     to(0, a / 4)                         \
     to(1, -(a + b + c) / 6)              \
@@ -68,32 +74,47 @@ typedef REAL NAMED(vec, REAL) __attribute__((vector_size(32), aligned(sizeof(REA
     to(1, (b - c) + 2 * (d - e))         \
     to(2, (b + c) + 4 * (d + e))         \
     to(3, (b - c) + 8 * (d - e) + f)
+#define CHANGES(to, a, b, c, d)               \
+    to(0, a)                                  \
+    to(1, (a + c) + (b + d))                  \
+    to(2, (a + c) - (b + d))                  \
+    to(3, (a + 4 * c) + (2 * b + 8 * d))      \
+    to(4, (a + 4 * c) - (2 * b + 8 * d))      \
+    to(5, d)
+#define WEIGHTS_BACK(to, a, b, c, d, e, f)    \
+    to(0, a / 4 - (b + c) / 6 + (d + e) / 24) \
+    to(1, (c - b) / 6 + (d - e) / 12)         \
+    to(2, (d + e - b - c) / 6 + f)
 
-/* Weights, as 9 matrices of `deep` rows and `wide` columns, to 36, each cut into panels of columns. What fills up the last
- * vector is left as it is: zero, as the caller made it. */
-WIDEST void NAMED(winograd_weights, REAL)(const REAL *weights, REAL *transformed, int64_t deep, int64_t wide) {
-    int64_t vectors = (wide + LANES - 1) / LANES, apart = deep * vectors * LANES, matrix = deep * wide;
+/* Weights to 36 matrices of `deep` rows, each cut into panels of columns; what fills up the last vector is zero. A weight's
+ * neighbours are `down` and `across` apart in its kernel, those of the next row and column `row` and `column`. */
+WIDEST void NAMED(winograd_weights, REAL)(const REAL *weights, REAL *transformed, int64_t deep, int64_t wide, int64_t down,
+                                          int64_t across, int64_t row, int64_t column, int64_t rotated) {
+    int64_t vectors = (wide + LANES - 1) / LANES, apart = APART(deep, vectors);
+    if (rotated) weights += 2 * down + 2 * across, down = -down, across = -across;
     for (int64_t v = 0, width; v < vectors; v += width) {
         width = panel(vectors - v);
         int64_t first = v * LANES, columns = width * LANES < wide - first ? width * LANES : wide - first;
+        REAL kernel[9][3 * 8] = {0}, half[18][3 * 8];
         for (int64_t k = 0; k < deep; k++) {
-            REAL half[18][3 * 8];
-            const REAL *from = weights + k * wide + first;
+            const REAL *from = weights + k * row + first * column;
             REAL *into = transformed + first * deep + k * width * LANES;
-            for (int64_t j = 0; j < 3; j++)
-                for (int64_t n = 0; n < columns; n++) {
-                    REAL a = from[j * matrix + n], b = from[(3 + j) * matrix + n], c = from[(6 + j) * matrix + n];
-#define TO(row, value) half[3 * row + j][n] = value;
+            for (int64_t n = 0; n < columns; n++)
+                for (int64_t i = 0; i < 9; i++) kernel[i][n] = from[i / 3 * down + i % 3 * across + n * column];
+            for (int64_t n = 0; n < width * LANES; n += LANES) {
+                for (int64_t j = 0; j < 3; j++) {
+                    VEC a = AT(kernel[j] + n), b = AT(kernel[3 + j] + n), c = AT(kernel[6 + j] + n);
+#define TO(row, value) AT(half[3 * row + j] + n) = value;
                     WEIGHTS(TO, a, b, c)
 #undef TO
                 }
-            for (int64_t i = 0; i < 6; i++)
-                for (int64_t n = 0; n < columns; n++) {
-                    REAL a = half[3 * i][n], b = half[3 * i + 1][n], c = half[3 * i + 2][n];
-#define TO(column, value) into[(6 * i + column) * apart + n] = value;
+                for (int64_t i = 0; i < 6; i++) {
+                    VEC a = AT(half[3 * i] + n), b = AT(half[3 * i + 1] + n), c = AT(half[3 * i + 2] + n);
+#define TO(column, value) AT(into + (6 * i + column) * apart + n) = value;
                     WEIGHTS(TO, a, b, c)
 #undef TO
                 }
+            }
         }
     }
 }
@@ -136,35 +157,68 @@ INLINE void NAMED(out_of, REAL)(const REAL *from, int64_t apart, int64_t channel
     }
 }
 
-/* Some rows of a product, from `t` on, with one panel. */
-#define ROWS_TIMES(rows, width)                                                                     \
-    {                                                                                               \
-        VEC sum[rows][width];                                                                       \
-        for (int r = 0; r < rows; r++)                                                              \
-            for (int w = 0; w < width; w++) sum[r][w] = (VEC){0};                                   \
-        for (int64_t k = 0; k < deep; k++)                                                          \
-            for (int r = 0; r < rows; r++)                                                          \
-                for (int w = 0; w < width; w++)                                                     \
-                    sum[r][w] += left[(t + r) * deep + k] * AT(right + (k * width + w) * LANES);    \
-        for (int r = 0; r < rows; r++)                                                              \
-            for (int w = 0; w < width; w++) AT(product + (t + r) * apart + w * LANES) = sum[r][w];  \
-        t += rows;                                                                                  \
+/* Gradients of 16 outputs, from pixels to 36 matrices. */
+INLINE void NAMED(changes_into, REAL)(const REAL *const *pixels, int64_t channel, REAL *to, int64_t apart) {
+    VEC half[24];
+    for (int j = 0; j < 4; j++) {
+#define PIXEL(row) AT(pixels[4 * row + j] + channel)
+        VEC a = PIXEL(0), b = PIXEL(1), c = PIXEL(2), d = PIXEL(3);
+#define TO(row, value) half[4 * row + j] = value;
+        CHANGES(TO, a, b, c, d)
+#undef TO
+#undef PIXEL
+    }
+    for (int i = 0; i < 6; i++) {
+        const VEC *h = half + 4 * i;
+#define TO(column, value) AT(to + (6 * i + column) * apart + channel) = value;
+        CHANGES(TO, h[0], h[1], h[2], h[3])
+#undef TO
+    }
+}
+
+/* Some rows of a product, from `t` on, with one panel, or what they add to it. */
+#define ROWS_TIMES(rows, width)                                                                                       \
+    {                                                                                                                 \
+        VEC sum[rows][width];                                                                                         \
+        for (int r = 0; r < rows; r++)                                                                                \
+            for (int w = 0; w < width; w++) sum[r][w] = add ? AT(product + (t + r) * apart + w * LANES) : (VEC){0};   \
+        for (int64_t k = 0; k < deep; k++)                                                                            \
+            for (int r = 0; r < rows; r++)                                                                            \
+                for (int w = 0; w < width; w++)                                                                       \
+                    sum[r][w] += left[(t + r) * down + k * across] * AT(right + k * further + w * LANES);             \
+        for (int r = 0; r < rows; r++)                                                                                \
+            for (int w = 0; w < width; w++) AT(product + (t + r) * apart + w * LANES) = sum[r][w];                    \
+        t += rows;                                                                                                    \
     }
 
+/* `many` rows of `left`, which are `down` apart and whose `deep` numbers are `across` apart, times a panel of `width`
+ * vectors, whose rows are `further` apart. */
 INLINE void NAMED(times, REAL)(const REAL *restrict left, const REAL *restrict right, REAL *restrict product,
-                               int64_t tiles, int64_t deep, int64_t apart, int64_t width) {
+                               int64_t many, int64_t deep, int64_t down, int64_t across, int64_t further, int64_t apart,
+                               int64_t width, int add) {
     int64_t t = 0;
     if (width == 3) {
-        while (t + 4 <= tiles) ROWS_TIMES(4, 3)
-        while (t < tiles) ROWS_TIMES(1, 3)
+        while (t + 4 <= many) ROWS_TIMES(4, 3)
+        while (t < many) ROWS_TIMES(1, 3)
     } else if (width == 2) {
-        while (t + 6 <= tiles) ROWS_TIMES(6, 2)
-        while (t + 4 <= tiles) ROWS_TIMES(4, 2)
-        while (t < tiles) ROWS_TIMES(1, 2)
+        while (t + 6 <= many) ROWS_TIMES(6, 2)
+        while (t + 4 <= many) ROWS_TIMES(4, 2)
+        while (t < many) ROWS_TIMES(1, 2)
     } else {
-        while (t + 6 <= tiles) ROWS_TIMES(6, 1)
-        while (t < tiles) ROWS_TIMES(1, 1)
+        while (t + 6 <= many) ROWS_TIMES(6, 1)
+        while (t < many) ROWS_TIMES(1, 1)
     }
+}
+
+/* Where the pixels of a tile are, `size` in each direction from (top, side) on; `outside` for those past the border. */
+INLINE void NAMED(find, REAL)(const REAL **pixels, const REAL *image, int64_t size, int64_t top, int64_t side,
+                              int64_t height, int64_t width, int64_t channels, const REAL *outside) {
+    for (int64_t i = 0; i < size; i++)
+        for (int64_t j = 0; j < size; j++) {
+            int64_t r = top + i, s = side + j;
+            int inside = r >= 0 && s >= 0 && r < height && s < width;
+            pixels[size * i + j] = inside ? image + (r * width + s) * channels : outside;
+        }
 }
 
 /* y from x and transformed weights; `bias` may be NULL. Both numbers of channels fill a vector at least: the last vector
@@ -180,48 +234,95 @@ WIDEST void NAMED(winograd, REAL)(const REAL *x, const REAL *transformed, const 
     for (int64_t first = 0; first < tiles; first += block) {
         int64_t many = tiles - first < block ? tiles - first : block;
         for (int64_t t = 0; t < many; t++) {
-            int64_t image = (first + t) / (down * across), top = (first + t) / across % down * 4 - 1;
-            int64_t side = (first + t) % across * 4 - 1;
-            const REAL *pixels[36];
-            for (int64_t i = 0; i < 6; i++)
-                for (int64_t j = 0; j < 6; j++) {
-                    int64_t r = top + i, s = side + j;
-                    int inside = r >= 0 && s >= 0 && r < height && s < width;
-                    pixels[6 * i + j] = inside ? x + ((image * height + r) * width + s) * deep : border;
-                }
+            int64_t tile = first + t, top = tile / across % down * 4, side = tile % across * 4;
+            const REAL *image = x + tile / (down * across) * height * width * deep, *pixels[36];
+            NAMED(find, REAL)(pixels, image, 6, top - 1, side - 1, height, width, deep, border);
             for (int64_t c = 0; c < deep; c += LANES)
                 NAMED(into, REAL)(pixels, c + LANES <= deep ? c : deep - LANES, left + t * deep, many * deep);
         }
         for (int64_t p = 0; p < 36; p++)
             for (int64_t v = 0, w; v < vectors; v += w) {
                 w = panel(vectors - v);
-                const REAL *right = transformed + (p * padded + v * LANES) * deep;
+                const REAL *right = transformed + p * APART(deep, vectors) + v * LANES * deep;
                 REAL *to = product + p * many * padded + v * LANES;
-                NAMED(times, REAL)(left + p * many * deep, right, to, many, deep, padded, w);
+                NAMED(times, REAL)(left + p * many * deep, right, to, many, deep, deep, 1, w * LANES, padded, w, 0);
             }
         for (int64_t t = 0; t < many; t++) {
-            int64_t image = (first + t) / (down * across), top = (first + t) / across % down * 4;
-            int64_t side = (first + t) % across * 4;
-            REAL *pixels[16];
-            for (int64_t i = 0; i < 4; i++)
-                for (int64_t j = 0; j < 4; j++) {
-                    int64_t r = top + i, s = side + j;
-                    pixels[4 * i + j] = r < height && s < width ? y + ((image * height + r) * width + s) * wide : beyond;
-                }
+            int64_t tile = first + t, top = tile / across % down * 4, side = tile % across * 4;
+            const REAL *image = y + tile / (down * across) * height * width * wide, *pixels[16];
+            NAMED(find, REAL)(pixels, image, 4, top, side, height, width, wide, beyond);
             for (int64_t c = 0; c < wide; c += LANES) {
                 int64_t channel = c + LANES <= wide ? c : wide - LANES;
-                NAMED(out_of, REAL)(product + t * padded, many * padded, channel, bias, pixels);
+                NAMED(out_of, REAL)(product + t * padded, many * padded, channel, bias, (REAL *const *)pixels);
             }
         }
     }
 }
 
+/* The gradient of the weights, as 9 matrices of `deep` rows and `wide` columns, from x and the gradients of y. `work` has
+ * deep + wide + 36 * (block * (deep + padded) + APART) numbers, padded being what wide is in whole vectors. */
+WIDEST void NAMED(winograd_gradient, REAL)(const REAL *x, const REAL *y, REAL *gradient, REAL *work, int64_t images,
+                                           int64_t height, int64_t width, int64_t deep, int64_t wide, int64_t block) {
+    int64_t vectors = (wide + LANES - 1) / LANES, padded = vectors * LANES;
+    int64_t down = (height + 3) / 4, across = (width + 3) / 4, tiles = images * down * across;
+    int64_t apart = APART(deep, vectors);
+    REAL *border = work, *left = border + deep + wide, *right = left + 36 * block * deep;
+    REAL *product = right + 36 * block * padded;
+    memset(border, 0, (deep + wide) * sizeof(REAL));
+    memset(right, 0, 36 * block * padded * sizeof(REAL)); /* for the columns that fill up the last vector */
+    for (int64_t first = 0; first < tiles; first += block) {
+        int64_t many = tiles - first < block ? tiles - first : block;
+        for (int64_t t = 0; t < many; t++) {
+            int64_t tile = first + t, top = tile / across % down * 4, side = tile % across * 4;
+            int64_t image = tile / (down * across) * height * width;
+            const REAL *pixels[36];
+            NAMED(find, REAL)(pixels, x + image * deep, 6, top - 1, side - 1, height, width, deep, border);
+            for (int64_t c = 0; c < deep; c += LANES)
+                NAMED(into, REAL)(pixels, c + LANES <= deep ? c : deep - LANES, left + t * deep, block * deep);
+            NAMED(find, REAL)(pixels, y + image * wide, 4, top, side, height, width, wide, border);
+            for (int64_t c = 0; c < wide; c += LANES)
+                NAMED(changes_into, REAL)(pixels, c + LANES <= wide ? c : wide - LANES, right + t * padded, block * padded);
+        }
+        for (int64_t p = 0; p < 36; p++)
+            for (int64_t v = 0, w; v < vectors; v += w) {
+                w = panel(vectors - v);
+                const REAL *changes = right + p * block * padded + v * LANES;
+                REAL *to = product + p * apart + v * LANES;
+                NAMED(times, REAL)(left + p * block * deep, changes, to, deep, many, 1, deep, padded, padded, w, first > 0);
+            }
+    }
+    for (int64_t k = 0; k < deep; k++)
+        for (int64_t c = 0; c < wide; c += LANES) {
+            int64_t channel = c + LANES <= wide ? c : wide - LANES;
+            const REAL *from = product + k * padded + channel;
+            REAL *to = gradient + k * wide + channel;
+            VEC half[18];
+            for (int j = 0; j < 6; j++) {
+#define MATRIX(row) AT(from + (6 * row + j) * apart)
+                VEC a0 = MATRIX(0), a1 = MATRIX(1), a2 = MATRIX(2), a3 = MATRIX(3), a4 = MATRIX(4), a5 = MATRIX(5);
+#define TO(row, value) half[6 * row + j] = value;
+                WEIGHTS_BACK(TO, a0, a1, a2, a3, a4, a5)
+#undef TO
+#undef MATRIX
+            }
+            for (int i = 0; i < 3; i++) {
+                const VEC *h = half + 6 * i;
+#define TO(column, value) AT(to + (3 * i + column) * deep * wide) = value;
+                WEIGHTS_BACK(TO, h[0], h[1], h[2], h[3], h[4], h[5])
+#undef TO
+            }
+        }
+}
+
 #undef VEC
 #undef AT
 #undef LANES
+#undef APART
 #undef WEIGHTS
 #undef INPUTS
 #undef OUTPUTS
+#undef CHANGES
+#undef WEIGHTS_BACK
 #undef ROWS_TIMES
 
 #endif

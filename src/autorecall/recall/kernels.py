@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-VERSION = 4  # kernels_version() of the sources
+VERSION = 5  # kernels_version() of the sources
 SIGNATURES = {  # pointers, whole numbers, reals
     "norm_forward": (10, 4, 3),
     "norm_backward": (9, 4, 0),
@@ -19,8 +19,9 @@ SIGNATURES = {  # pointers, whole numbers, reals
     "ascent_step": (6, 8, 4),
     "patches": (4, 5, 1),
     "patch_features": (5, 6, 2),
-    "winograd_weights": (2, 2, 0),
+    "winograd_weights": (2, 7, 0),
     "winograd": (5, 6, 0),
+    "winograd_gradient": (4, 6, 0),
 }
 
 

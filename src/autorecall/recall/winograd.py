@@ -1,11 +1,12 @@
 """3 × 3 convolutions, which are most of a residual network, with a quarter of the products: see _winograd.c.
 
-The price is memory: a layer's weights are kept in transformed form, four times their size, once for the forward pass
-and once for the gradient.
+The price is memory: in a plan, a layer's weights are kept in transformed form, four times their size, once for the
+forward pass and once for the gradient. Where weights learn, they are transformed each time, in memory that all share.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from .steps import Convolution, Pass
 
 VECTOR = 32  # bytes
 BLOCK = 24  # tiles that are transformed together
+GRADIENT_BLOCK = 160  # the same, for gradients of weights
 FEWEST_TILES = 8  # with fewer, reading the transformed weights takes longer than reading the plain ones
 MOST_THREADS = 2  # of torch: one thread of ours beats two of those; more have not been measured
 USUAL = ((1, 1), (1, 1), (1, 1), 1)  # stride, padding, dilation and groups
@@ -60,21 +62,47 @@ class Winograd(Convolution):
 
 
 class MinimalFiltering(TorchFunctionMode):
-    """Inside, all suitable convolutions are done this way, unless gradients are recorded."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._known: dict[int, tuple[Tensor, _Weights]] = {}  # the tensor is held, so that no other gets its id
+    """Inside, all suitable convolutions are done this way, with their gradients."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.conv2d and not kwargs and len(args) == 7:
             x, weight, bias, *settings = args
-            if tuple(settings) == USUAL and _is_plain(x, weight) and _pays(x, weight, bias):
-                _, weights = self._known.setdefault(id(weight), (weight, _Weights()))
-                weights.read(weight)
-                return weights.convolve(x, bias)
+            if tuple(settings) == USUAL and _is_plain(x, weight, bias) and _pays(x, weight, bias):
+                return _Filtered.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
+
+
+class _Filtered(torch.autograd.Function):
+    """A convolution that reads its weights every time, as they learn."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return _convolve(x, _there(weight), bias, *weight.shape[:2])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, bias = inputs
+        ctx.save_for_backward(x, weight)
+        ctx.biased = bias is not None
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (g,), (x, weight) = gradients, ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        if torch.is_grad_enabled() or not _is_plain(g, weight) or g.dtype != x.dtype:
+            # Gradients of gradients, or of many losses at once.
+            sizes = [len(weight)] if ctx.biased else None
+            return torch.ops.aten.convolution_backward(  # type: ignore[no-any-return]
+                g, x, weight, sizes, *map(list, USUAL[:3]), False, [0, 0], USUAL[3], wanted
+            )
+        wide, deep = weight.shape[:2]
+        g = g.contiguous(memory_format=torch.channels_last)
+        return (
+            _convolve(g, _back(weight), None, deep, wide) if wanted[0] else None,
+            _weight_gradient(x, g) if wanted[1] else None,
+            g.sum((0, 2, 3)) if wanted[2] else None,
+        )
 
 
 class _Weights:
@@ -90,10 +118,9 @@ class _Weights:
         if self.seen is not None and self.seen.dtype == weight.dtype and torch.equal(self.seen, weight):
             return
         self.seen = None  # whatever interrupts the transform
-        self.there = _transformed(weight.permute(2, 3, 1, 0), self.there)
+        self.there = _there(weight, self.there)
         if back:
-            # The gradient of the input is a convolution with channels exchanged and kernels rotated by 180°.
-            self.back = _transformed(weight.permute(2, 3, 0, 1).flip(0, 1), self.back)
+            self.back = _back(weight, self.back)
         self.seen = weight.detach().clone()
 
     def convolve(self, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -105,6 +132,23 @@ class _Weights:
         """The gradient of the layer's inputs, from that of its outputs."""
         assert self.seen is not None
         return _convolve(g, self.back, None, self.seen.shape[1], self.seen.shape[0])
+
+
+class _Scratch(threading.local):
+    """Memory for what one call needs, kept by each thread: new memory would have to be cleared by the system."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def take(self, name: str, size: int, like: Tensor) -> Tensor:
+        """So many numbers, whatever they are, until the same name is asked for again."""
+        kept = self._kept.get((name, like.dtype))
+        if kept is None or len(kept) < size:
+            kept = self._kept[name, like.dtype] = torch.empty(size, dtype=like.dtype, device="cpu")
+        return kept[:size]
+
+
+SCRATCH = _Scratch()
 
 
 def _fits(weight: Tensor) -> bool:
@@ -125,42 +169,72 @@ def _pays(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return few_threads and tiles >= FEWEST_TILES and 16 * tiles <= 2 * images * height * width
 
 
-def _is_plain(x: object, weight: object) -> bool:
-    """Whether these are tensors with memory, and nothing is being recorded or compiled."""
-    if type(x) is not Tensor or type(weight) not in (Tensor, nn.Parameter):
-        return False
-    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+def _is_plain(*tensors: Any) -> bool:
+    """Whether these are tensors with memory, if anything, and nothing is being compiled."""
+    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return False
     try:
-        return bool(x.data_ptr())
+        return all(of is None or (type(of) in (Tensor, nn.Parameter) and bool(of.data_ptr())) for of in tensors)
     except RuntimeError:  # inside a transform of torch.func
         return False
 
 
-def _transformed(weight: Tensor, memory: Tensor) -> Tensor:
-    """From (3, 3, channels in, channels out), into memory that is used again."""
-    *_, deep, wide = weight.shape
-    size = 36 * deep * _whole_vectors(wide, weight)
-    if memory.shape != (size,) or memory.dtype != weight.dtype:
-        memory = weight.new_zeros(size)
-    call("winograd_weights", (weight.contiguous(), memory), deep, wide)
+def _there(weight: Tensor, memory: Tensor | None = None) -> Tensor:
+    """Weights for the forward pass, in memory that is used again."""
+    row, column = weight.stride(1), weight.stride(0)
+    return _transformed(weight, memory, weight.shape[1], weight.shape[0], row, column, rotated=False)
+
+
+def _back(weight: Tensor, memory: Tensor | None = None) -> Tensor:
+    """Weights for the gradient of the input: a convolution with channels exchanged and kernels rotated by 180°."""
+    row, column = weight.stride(0), weight.stride(1)
+    return _transformed(weight, memory, weight.shape[0], weight.shape[1], row, column, rotated=True)
+
+
+def _transformed(
+    weight: Tensor, memory: Tensor | None, deep: int, wide: int, row: int, column: int, rotated: bool
+) -> Tensor:
+    size = 36 * _apart(deep, wide, weight)
+    if memory is None:
+        memory = SCRATCH.take("weights", size, weight)
+    elif memory.shape != (size,) or memory.dtype != weight.dtype:
+        memory = weight.new_empty(size)
+    call("winograd_weights", (weight, memory), deep, wide, weight.stride(2), weight.stride(3), row, column, rotated)
     return memory
 
 
 def _convolve(x: Tensor, transformed: Tensor, bias: Tensor | None, wide: int, deep: int) -> Tensor:
     images, _, height, width = x.shape
     assert (x.shape[1], transformed.dtype) == (deep, x.dtype)
-    assert len(transformed) == 36 * deep * _whole_vectors(wide, x)
+    assert len(transformed) == 36 * _apart(deep, wide, x)
     x = x.contiguous(memory_format=torch.channels_last)
     bias = None if bias is None else bias.contiguous()
     shape = (images, wide, height, width)
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    work = x.new_empty(deep + wide + 36 * BLOCK * (deep + _whole_vectors(wide, x)))
+    work = SCRATCH.take("work", deep + wide + 36 * BLOCK * (deep + _whole_vectors(wide, x)), x)
     call("winograd", (x, transformed, bias, y, work), images, height, width, deep, wide, BLOCK)
     return y
+
+
+def _weight_gradient(x: Tensor, g: Tensor) -> Tensor:
+    """The gradient of the weights, from inputs and the gradient of outputs, whose channels are together."""
+    images, deep, height, width = x.shape
+    wide, padded = g.shape[1], _whole_vectors(g.shape[1], g)
+    assert (g.shape, g.dtype) == ((images, wide, height, width), x.dtype)
+    x = x.contiguous(memory_format=torch.channels_last)
+    found = x.new_empty(3, 3, deep, wide)
+    block = min(GRADIENT_BLOCK, images * -(-height // 4) * -(-width // 4))
+    work = SCRATCH.take("work", deep + wide + 36 * (block * (deep + padded) + _apart(deep, wide, x)), x)
+    call("winograd_gradient", (x, g, found, work), images, height, width, deep, wide, block)
+    return found.permute(3, 2, 0, 1)
 
 
 def _whole_vectors(channels: int, like: Tensor) -> int:
     """Numbers in as many vectors as these channels need."""
     lanes = VECTOR // like.element_size()
     return -(-channels // lanes) * lanes
+
+
+def _apart(deep: int, wide: int, like: Tensor) -> int:
+    """Numbers of one of 36 matrices, with the room between it and the next."""
+    return deep * _whole_vectors(wide, like) + 3 * VECTOR // like.element_size()

@@ -217,7 +217,7 @@ class RecallLearner(TaughtLearner):
     def _step_on_real(self, x: Tensor, y: Tensor) -> float:
         if self._led_by is not None:
             return math.nan
-        return self.descend(F.cross_entropy(self.network(x), y), "the loss on the real batch")
+        return self.descend(F.cross_entropy(self.outputs(x), y), "the loss on the real batch")
 
     def _learn_from(
         self, recalled: Recalled, x: Tensor, teacher: nn.Module, keep_gradients: bool
@@ -230,7 +230,7 @@ class RecallLearner(TaughtLearner):
         batches = [(recalled.images, recalled.multiplicities)] + ([(x, None)] if config.real_weight else [])
         one_pass = len(batches) == 2 and obstacle(self.network) is None and not mixes_images(self.network)
         logits, answers = self.side_by_side.both(
-            partial(_outputs, self.network, batches, one_pass), partial(_answers, teacher, batches, one_pass)
+            partial(self._outputs, self.network, batches, one_pass), partial(self._answers, teacher, batches, one_pass)
         )
         targets = answers[0]
         learned = targets
@@ -243,6 +243,16 @@ class RecallLearner(TaughtLearner):
         values += [finite(loss, "the distillation loss on the real batch") for loss in losses[1:]]
         self._descend_together([losses[0] + losses[1]] if one_pass else losses, keep_gradients)
         return {"recalled_loss": values[0], "distillation": values[1] if config.real_weight else math.nan}, targets
+
+    def _outputs(self, network: nn.Module, batches: list[Batch], one_pass: bool) -> list[Tensor]:
+        with self.filtering():
+            if one_pass:  # counts are of no use then
+                return in_passes(network, [images for images, _ in batches])
+            return [forward(network, images, counts) for images, counts in batches]
+
+    @torch.no_grad()
+    def _answers(self, teacher: nn.Module, batches: list[Batch], one_pass: bool) -> list[Tensor]:
+        return [logits.softmax(1) for logits in self._outputs(teacher, batches, one_pass)]
 
     def _descend_together(self, losses: list[Tensor], keep_gradients: bool) -> None:
         """One optimizer step down the sum of losses."""
@@ -347,14 +357,3 @@ class RecallLearner(TaughtLearner):
 
 
 Batch: TypeAlias = tuple[Tensor, Tensor | None]  # inputs, and how often each occurs if not once
-
-
-def _outputs(network: nn.Module, batches: list[Batch], one_pass: bool) -> list[Tensor]:
-    if one_pass:  # counts are of no use then
-        return in_passes(network, [images for images, _ in batches])
-    return [forward(network, images, counts) for images, counts in batches]
-
-
-@torch.no_grad()
-def _answers(teacher: nn.Module, batches: list[Batch], one_pass: bool) -> list[Tensor]:
-    return [logits.softmax(1) for logits in _outputs(teacher, batches, one_pass)]
