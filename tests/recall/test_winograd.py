@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,12 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from autorecall.recall.kernels import winograd_pays
 from autorecall.recall.plan import Plan, Plans
 from autorecall.recall.steps import Convolution, Pass
-from autorecall.recall.winograd import MinimalFiltering, Winograd
+from autorecall.recall.winograd import SCRATCH, MinimalFiltering, Winograd
 from autorecall.torch_state import limited_threads
 
 pytestmark = pytest.mark.skipif(not winograd_pays(), reason="no compiled kernels, or no AVX2")
@@ -311,6 +314,73 @@ def test_weights_changed_before_the_way_back_are_noticed(net: tuple[Net, Tensor]
         network.second.weight += 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()  # type: ignore[no-untyped-call]
+
+
+def test_negative_views_are_left_to_torch(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    negative = torch.view_as_complex(torch.stack([x, x], -1)).conj().imag
+    assert negative.is_neg()
+    assert_same_in_the_mode(network.first, negative)
+    weight = torch.view_as_complex(torch.stack([network.first.weight.detach()] * 2, -1)).conj().imag
+    assert_same_in_the_mode(lambda images: F.conv2d(images, weight, None, 1, 1), x)
+
+
+def assert_same_in_the_mode(forward: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    """Or at least almost."""
+    with MinimalFiltering():
+        found = forward(x)
+    torch.testing.assert_close(found, forward(x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", [torch.ones(1), torch.ones(13), torch.ones(1, 12)])
+def test_a_bias_of_another_shape_is_refused_as_by_torch(net: tuple[Net, Tensor], bias: Tensor) -> None:
+    network, x = net
+    network.first.bias = nn.Parameter(bias.double())
+    with pytest.raises(RuntimeError, match="bias"):
+        in_the_mode(network, x)
+
+
+def test_results_are_laid_out_as_by_torch(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    for images in (x, x.contiguous(memory_format=torch.channels_last)):
+        assert in_the_mode(network.first, images).stride() == network.first(images).stride()
+
+
+def test_who_watches_torch_sees_convolutions(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    counts = []
+    for forward in (network, lambda images: in_the_mode(network, images)):
+        with FlopCounterMode(display=False) as counter:
+            forward(x).sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch uses it itself
+def test_convolutions_beside_a_transform(net: tuple[Net, Tensor]) -> None:
+    network, x = net
+    scales = torch.arange(3.0, dtype=torch.float64)
+    each = torch.func.vmap(lambda scale: network(x) * scale)
+    with MinimalFiltering():
+        found = each(scales)
+    torch.testing.assert_close(found, each(scales))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))  # type: ignore[no-untyped-call]
+        both = in_the_mode(network, dual), network(dual)
+        tangents = [forward_ad.unpack_dual(y).tangent for y in both]  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(*tangents)
+
+
+def test_scratch_memory_is_lent_to_one() -> None:
+    like = torch.zeros(1)
+    with SCRATCH.lend("weights", 10, like) as mine:
+        mine.fill_(1)
+        with SCRATCH.lend("weights", 10, like) as other:
+            other.fill_(2)
+        assert bool((mine == 1).all())
+    with SCRATCH.lend("weights", 5, like) as again:
+        assert len(again) == 5
+        assert again.data_ptr() in (mine.data_ptr(), other.data_ptr())
 
 
 def test_threads_do_not_share_memory(net: tuple[Net, Tensor]) -> None:

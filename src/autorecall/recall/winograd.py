@@ -7,6 +7,8 @@ forward pass and once for the gradient. Where weights learn, they are transforme
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ VECTOR = 32  # bytes
 BLOCK = 24  # tiles that are transformed together
 GRADIENT_BLOCK = 160  # the same, for gradients of weights
 FEWEST_TILES = 8  # with fewer, reading the transformed weights takes longer than reading the plain ones
+MOST_KEPT = 2**24  # numbers of scratch memory: enough for 640 channels
 MOST_THREADS = 2  # of torch: one thread of ours beats two of those; more have not been measured
 USUAL = ((1, 1), (1, 1), (1, 1), 1)  # stride, padding, dilation and groups
 
@@ -78,7 +81,11 @@ class _Filtered(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return _convolve(x, _there(weight), bias, *weight.shape[:2])
+        with SCRATCH.lend("weights", 36 * _apart(weight.shape[1], weight.shape[0], x), x) as memory:
+            y = _convolve(x, _there(weight, memory), bias, *weight.shape[:2])
+        # As torch lays it out: what comes next may depend on that.
+        together = any(of.is_contiguous(memory_format=torch.channels_last) for of in (x, weight))
+        return y if together else y.contiguous()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -98,11 +105,11 @@ class _Filtered(torch.autograd.Function):
             )
         wide, deep = weight.shape[:2]
         g = g.contiguous(memory_format=torch.channels_last)
-        return (
-            _convolve(g, _back(weight), None, deep, wide) if wanted[0] else None,
-            _weight_gradient(x, g) if wanted[1] else None,
-            g.sum((0, 2, 3)) if wanted[2] else None,
-        )
+        by_input = None
+        if wanted[0]:
+            with SCRATCH.lend("weights", 36 * _apart(wide, deep, g), g) as memory:
+                by_input = _convolve(g, _back(weight, memory), None, deep, wide)
+        return by_input, _weight_gradient(x, g) if wanted[1] else None, g.sum((0, 2, 3)) if wanted[2] else None
 
 
 class _Weights:
@@ -140,12 +147,15 @@ class _Scratch(threading.local):
     def __init__(self) -> None:
         self._kept: dict[tuple[str, torch.dtype], Tensor] = {}
 
-    def take(self, name: str, size: int, like: Tensor) -> Tensor:
-        """So many numbers, whatever they are, until the same name is asked for again."""
-        kept = self._kept.get((name, like.dtype))
+    @contextmanager
+    def lend(self, name: str, size: int, like: Tensor) -> Iterator[Tensor]:
+        """So many numbers, whatever they are. Nobody else gets them meanwhile, such as the handler of a signal."""
+        kept = self._kept.pop((name, like.dtype), None)
         if kept is None or len(kept) < size:
-            kept = self._kept[name, like.dtype] = torch.empty(size, dtype=like.dtype, device="cpu")
-        return kept[:size]
+            kept = torch.empty(size, dtype=like.dtype, device="cpu")
+        yield kept[:size]
+        if len(kept) <= MOST_KEPT:
+            self._kept[name, like.dtype] = kept
 
 
 SCRATCH = _Scratch()
@@ -159,6 +169,8 @@ def _fits(weight: Tensor) -> bool:
 def _pays(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether these tensors can be filtered, and that is faster: enough tiles, and few of them past the border."""
     tensors = [x, weight] if bias is None else [x, weight, bias]
+    if bias is not None and bias.shape != weight.shape[:1]:
+        return False
     if x.dim() != 4 or weight.dim() != 4 or not _fits(weight) or x.shape[1] != weight.shape[1] or not can_call(x):
         return False
     if any(not of.is_cpu or of.dtype != x.dtype for of in tensors) or not winograd_pays():
@@ -170,34 +182,41 @@ def _pays(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def _is_plain(*tensors: Any) -> bool:
-    """Whether these are tensors with memory, if anything, and nothing is being compiled."""
-    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+    """Whether these, if anything, are numbers in memory as they are, and nobody watches or transforms what is done."""
+    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or _is_watched():
         return False
     try:
-        return all(of is None or (type(of) in (Tensor, nn.Parameter) and bool(of.data_ptr())) for of in tensors)
+        return all(
+            of is None or (type(of) in (Tensor, nn.Parameter) and bool(of.data_ptr()) and not of.is_neg())
+            for of in tensors
+        )
     except RuntimeError:  # inside a transform of torch.func
         return False
 
 
-def _there(weight: Tensor, memory: Tensor | None = None) -> Tensor:
-    """Weights for the forward pass, in memory that is used again."""
+def _is_watched() -> bool:
+    """Whether there is a dispatch mode, which counts operations, say, a transform, or differentiation forward."""
+    # There is no official way to ask; a torch without these has none of them active, as far as we know.
+    modes = getattr(torch._C, "_len_torch_dispatch_stack", int)()
+    transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)()
+    return bool(modes or transforms or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0)
+
+
+def _there(weight: Tensor, memory: Tensor) -> Tensor:
+    """Weights for the forward pass, in this memory if it fits."""
     row, column = weight.stride(1), weight.stride(0)
     return _transformed(weight, memory, weight.shape[1], weight.shape[0], row, column, rotated=False)
 
 
-def _back(weight: Tensor, memory: Tensor | None = None) -> Tensor:
+def _back(weight: Tensor, memory: Tensor) -> Tensor:
     """Weights for the gradient of the input: a convolution with channels exchanged and kernels rotated by 180°."""
     row, column = weight.stride(0), weight.stride(1)
     return _transformed(weight, memory, weight.shape[0], weight.shape[1], row, column, rotated=True)
 
 
-def _transformed(
-    weight: Tensor, memory: Tensor | None, deep: int, wide: int, row: int, column: int, rotated: bool
-) -> Tensor:
+def _transformed(weight: Tensor, memory: Tensor, deep: int, wide: int, row: int, column: int, rotated: bool) -> Tensor:
     size = 36 * _apart(deep, wide, weight)
-    if memory is None:
-        memory = SCRATCH.take("weights", size, weight)
-    elif memory.shape != (size,) or memory.dtype != weight.dtype:
+    if memory.shape != (size,) or memory.dtype != weight.dtype:
         memory = weight.new_empty(size)
     call("winograd_weights", (weight, memory), deep, wide, weight.stride(2), weight.stride(3), row, column, rotated)
     return memory
@@ -211,8 +230,8 @@ def _convolve(x: Tensor, transformed: Tensor, bias: Tensor | None, wide: int, de
     bias = None if bias is None else bias.contiguous()
     shape = (images, wide, height, width)
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    work = SCRATCH.take("work", deep + wide + 36 * BLOCK * (deep + _whole_vectors(wide, x)), x)
-    call("winograd", (x, transformed, bias, y, work), images, height, width, deep, wide, BLOCK)
+    with SCRATCH.lend("work", deep + wide + 36 * BLOCK * (deep + _whole_vectors(wide, x)), x) as work:
+        call("winograd", (x, transformed, bias, y, work), images, height, width, deep, wide, BLOCK)
     return y
 
 
@@ -224,8 +243,8 @@ def _weight_gradient(x: Tensor, g: Tensor) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
     found = x.new_empty(3, 3, deep, wide)
     block = min(GRADIENT_BLOCK, images * -(-height // 4) * -(-width // 4))
-    work = SCRATCH.take("work", deep + wide + 36 * (block * (deep + padded) + _apart(deep, wide, x)), x)
-    call("winograd_gradient", (x, g, found, work), images, height, width, deep, wide, block)
+    with SCRATCH.lend("work", deep + wide + 36 * (block * (deep + padded) + _apart(deep, wide, x)), x) as work:
+        call("winograd_gradient", (x, g, found, work), images, height, width, deep, wide, block)
     return found.permute(3, 2, 0, 1)
 
 

@@ -104,7 +104,7 @@ def machine_of(network: nn.Module, device: str) -> dict[str, str]:
     """What the last digits depend on besides versions and threads: the same sums are added in another order."""
     kernels = "compiled" if can_call(torch.empty(0, device=device)) else "torch"
     if kernels == "compiled" and any(map(Winograd.suits, network.modules())):
-        kernels = "compiled, with minimal filtering in recall and learning"
+        kernels = "compiled, with minimal filtering where it suits"
     return {
         "processor": platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
