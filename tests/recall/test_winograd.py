@@ -24,6 +24,10 @@ from autorecall.torch_state import limited_threads
 pytestmark = pytest.mark.skipif(not winograd_pays(), reason="no compiled kernels, or no AVX2")
 
 
+CHANNELS, PIXELS = st.integers(8, 50), st.integers(1, 22)
+SIZES = {"deep": CHANNELS, "wide": CHANNELS, "height": PIXELS, "width": PIXELS}
+
+
 def there_and_back(step: Convolution, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """What a step makes of images, and of a gradient."""
     run = Pass(2, torch.ones(len(x)) / len(x), len(x), statistics=False)
@@ -56,15 +60,7 @@ def largest(error: Tensor, beside: Tensor) -> float:
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    deep=st.integers(8, 50),
-    wide=st.integers(8, 50),
-    images=st.integers(1, 7),
-    height=st.integers(1, 22),
-    width=st.integers(1, 22),
-    bias=st.booleans(),
-    channels_last=st.booleans(),
-)
+@given(images=st.integers(1, 7), bias=st.booleans(), channels_last=st.booleans(), **SIZES)
 def test_it_gives_what_a_convolution_gives(
     deep: int, wide: int, images: int, height: int, width: int, bias: bool, channels_last: bool
 ) -> None:
@@ -236,14 +232,7 @@ def test_gradients_of_images_and_weights(net: tuple[Net, Tensor]) -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    deep=st.integers(8, 50),
-    wide=st.integers(8, 50),
-    images=st.integers(1, 30),
-    height=st.integers(1, 22),
-    width=st.integers(1, 22),
-    channels_last=st.booleans(),
-)
+@given(images=st.integers(1, 30), channels_last=st.booleans(), **SIZES)
 def test_gradients_of_weights(deep: int, wide: int, images: int, height: int, width: int, channels_last: bool) -> None:
     layer, x, g = world(deep, wide, images, height, width, bias=True)
     if channels_last:

@@ -131,7 +131,7 @@ class Learner(ABC):
         self._known_inputs: dict[tuple[torch.Size, torch.dtype], int] = {}  # the outputs for what the network accepts
         self._convolutional = any(isinstance(module, nn.Conv2d) for module in network.modules())
         self._fragile = any(map(dies_in_channels_last, network.modules()))
-        # The results of minimal filtering are laid out in a way that fragile networks do not survive.
+        # Minimal filtering gives gradients in the layout that fragile networks do not survive.
         self._filtered = not self._fragile and any(map(Winograd.suits, network.modules()))
         self._layers = list(network.modules())
         self._undo: list[Undo] = []  # what to do to be as before the batch, until a weight is changed

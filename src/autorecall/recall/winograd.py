@@ -22,7 +22,7 @@ VECTOR = 32  # bytes
 BLOCK = 24  # tiles that are transformed together
 GRADIENT_BLOCK = 160  # the same, for gradients of weights
 FEWEST_TILES = 8  # with fewer, reading the transformed weights takes longer than reading the plain ones
-MOST_KEPT = 2**24  # numbers of scratch memory: enough for 640 channels
+MOST_KEPT = 2**24  # numbers of scratch memory: weights of 640 channels
 MOST_THREADS = 2  # of torch: one thread of ours beats two of those; more have not been measured
 USUAL = ((1, 1), (1, 1), (1, 1), 1)  # stride, padding, dilation and groups
 
@@ -52,7 +52,7 @@ class Winograd(Convolution):
             super().forward(run)
             return
         if not self.fresh:
-            self.weights.read(weight, back=True)
+            self.weights.read(weight)
             self.fresh = True
         run.values[self.target] = self.weights.convolve(x, bias)
         run.filtered.add(self.target)
@@ -97,7 +97,7 @@ class _Filtered(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (g,), (x, weight) = gradients, ctx.saved_tensors
         wanted = ctx.needs_input_grad
-        if torch.is_grad_enabled() or not _is_plain(g, weight) or g.dtype != x.dtype:
+        if torch.is_grad_enabled() or not _is_plain(g, x, weight) or g.dtype != x.dtype:
             # Gradients of gradients, or of many losses at once.
             sizes = [len(weight)] if ctx.biased else None
             return torch.ops.aten.convolution_backward(  # type: ignore[no-any-return]
@@ -120,14 +120,13 @@ class _Weights:
         self.there = self.back = torch.empty(0)
 
     @torch.no_grad()
-    def read(self, weight: Tensor, back: bool = False) -> None:
+    def read(self, weight: Tensor) -> None:
         """Transform the weights, unless they are as they were: a teacher's stay the same for a whole task."""
         if self.seen is not None and self.seen.dtype == weight.dtype and torch.equal(self.seen, weight):
             return
         self.seen = None  # whatever interrupts the transform
         self.there = _there(weight, self.there)
-        if back:
-            self.back = _back(weight, self.back)
+        self.back = _back(weight, self.back)
         self.seen = weight.detach().clone()
 
     def convolve(self, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -176,7 +175,7 @@ def _pays(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     if any(not of.is_cpu or of.dtype != x.dtype for of in tensors) or not winograd_pays():
         return False
     images, _, height, width = x.shape
-    tiles = images * -(-height // 4) * -(-width // 4)
+    tiles = _tiles(x)
     few_threads = torch.get_num_threads() <= MOST_THREADS
     return few_threads and tiles >= FEWEST_TILES and 16 * tiles <= 2 * images * height * width
 
@@ -242,10 +241,16 @@ def _weight_gradient(x: Tensor, g: Tensor) -> Tensor:
     assert (g.shape, g.dtype) == ((images, wide, height, width), x.dtype)
     x = x.contiguous(memory_format=torch.channels_last)
     found = x.new_empty(3, 3, deep, wide)
-    block = min(GRADIENT_BLOCK, images * -(-height // 4) * -(-width // 4))
+    block = min(GRADIENT_BLOCK, _tiles(x))
     with SCRATCH.lend("work", deep + wide + 36 * (block * (deep + padded) + _apart(deep, wide, x)), x) as work:
         call("winograd_gradient", (x, g, found, work), images, height, width, deep, wide, block)
     return found.permute(3, 2, 0, 1)
+
+
+def _tiles(x: Tensor) -> int:
+    """Tiles of 4 × 4 pixels that cover a batch."""
+    images, _, height, width = x.shape
+    return images * -(-height // 4) * -(-width // 4)
 
 
 def _whole_vectors(channels: int, like: Tensor) -> int:
