@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from autorecall.recall.kernels import winograd_pays
+from autorecall.recall.kernels import VECTORS, widest_vector, winograd_pays
 from autorecall.recall.plan import Plan, Plans
 from autorecall.recall.steps import Convolution, Pass
 from autorecall.recall.winograd import SCRATCH, MinimalFiltering, Winograd
@@ -82,6 +82,22 @@ def test_the_layers_of_the_paper(channels: int) -> None:
     single = there_and_back(Winograd(0, 1, copy.deepcopy(layer).float()), x.float(), g.float())
     for rounded, theirs in zip(single, by_autograd(layer, x, g), strict=True):
         assert largest(rounded - theirs, theirs) < 3e-5
+
+
+@pytest.mark.skipif(widest_vector() < VECTORS[-1], reason="the processor has no wider vectors")
+@settings(deadline=None, max_examples=30)
+@given(images=st.integers(1, 30), deep=st.integers(16, 80), wide=st.integers(16, 80), height=PIXELS, width=PIXELS)
+def test_the_width_of_vectors_changes_no_bit(deep: int, wide: int, images: int, height: int, width: int) -> None:
+    layer, x, g = world(deep, wide, images, height, width)
+    layer, x, g = layer.float(), x.float().requires_grad_(), g.float()
+    found = []
+    for vector in VECTORS:
+        with pytest.MonkeyPatch.context() as patch, MinimalFiltering():
+            patch.setattr("autorecall.recall.winograd.widest_vector", lambda vector=vector: vector)
+            y = layer(x)
+            found.append((y.detach(), *torch.autograd.grad(y, (x, layer.weight), g)))
+    for narrow, widest in zip(*found, strict=True):
+        assert torch.equal(narrow, widest)
 
 
 def test_weights_are_read_once_per_ascent() -> None:

@@ -56,7 +56,7 @@ enum { MIXTURE_FIRST, JENSEN_SHANNON, CROSS_ENTROPY };
 #include "_kernels.c"
 
 /* Raised with every change of a signature, so that a library built from other sources is not called. */
-int64_t kernels_version(void) { return 5; }
+int64_t kernels_version(void) { return 6; }
 
 /* Loaded with ctypes, which lets other threads run meanwhile; the module itself is empty. */
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, NULL};

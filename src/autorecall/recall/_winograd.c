@@ -7,8 +7,9 @@
  * the outputs, so 36 products again. In single precision, results are within 3e-5 of the largest, and
  * those gradients within 1e-4; direct sums are more accurate.
  *
- * Arrays are ordered by image, pixel and channel. Included twice, for float and double. Vectors are written out, as the
- * whole gain depends on sums staying in registers: this needs GCC or Clang.
+ * Arrays are ordered by image, pixel and channel. Included for float and double, and again for both with vectors of 64 bytes
+ * if the compiler can make functions for processors that have them (AVX-512). Vectors are written out, as the whole gain
+ * depends on sums staying in registers: this needs GCC or Clang.
  */
 #ifndef REAL
 
@@ -17,38 +18,61 @@
 
 /* As in _kernels.c: one binary for every x86 processor. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__)
-#define WIDEST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define WIDE __attribute__((target_clones("arch=x86-64-v3", "default")))
+#define WIDEST __attribute__((target("arch=x86-64-v4")))
 #define HAS_WIDE __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
+#define HAS_WIDEST                                                                                                   \
+    __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") && \
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
 #elif defined(__AVX2__) && defined(__FMA__)
-#define WIDEST
+#define WIDE
 #define HAS_WIDE 1
 #else
-#define WIDEST
+#define WIDE
 #define HAS_WIDE 0
 #endif
+#ifndef HAS_WIDEST
+#define HAS_WIDEST 0
+#endif
 #define INLINE static inline __attribute__((always_inline))
-#define JOIN(name, type) name##_##type
-#define NAMED(name, type) JOIN(name, type)
+#define JOIN(name, type, bytes) name##_##type##_##bytes
+#define NAMED_(name, type, bytes) JOIN(name, type, bytes)
+#define NAMED(name) NAMED_(name, REAL, BYTES)
 
-/* Whether this processor has the vectors that make it worth while; on others it has not been measured. */
-int64_t winograd_pays(void) { return HAS_WIDE; }
+/* Bytes of the widest vectors that this processor has and there are functions for; 0 if it has none that make it worth
+ * while, as far as was measured. */
+int64_t winograd_bytes(void) { return !(HAS_WIDE) ? 0 : HAS_WIDEST ? 64 : 32; }
 
 /* Columns of a product are taken two or three vectors at a time, for as many sums as there are registers. */
 INLINE int64_t panel(int64_t vectors_left) { return vectors_left == 1 ? 1 : vectors_left % 2 ? 3 : 2; }
 
+#define BYTES 32
+#define FOR_ALL WIDE
 #define REAL float
 #include "_winograd.c"
 #undef REAL
-
 #define REAL double
 #include "_winograd.c"
+#undef REAL
+#undef BYTES
+#undef FOR_ALL
+
+#ifdef WIDEST
+#define BYTES 64
+#define FOR_ALL WIDEST
+#define REAL float
+#include "_winograd.c"
+#undef REAL
+#define REAL double
+#include "_winograd.c"
+#endif
 
 #else
 
-typedef REAL NAMED(vec, REAL) __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
-#define VEC NAMED(vec, REAL)
+typedef REAL NAMED(vec) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
+#define VEC NAMED(vec)
 #define AT(pointer) (*(VEC *)(pointer))
-#define LANES ((int64_t)(32 / sizeof(REAL)))
+#define LANES ((int64_t)(BYTES / sizeof(REAL)))
 
 /* Numbers from one of 36 matrices to the next. They are written side by side, so their rows must not be a multiple of a page
  * apart, which would put all of them into one line of the cache. */
@@ -88,14 +112,14 @@ typedef REAL NAMED(vec, REAL) __attribute__((vector_size(32), aligned(sizeof(REA
 
 /* Weights to 36 matrices of `deep` rows, each cut into panels of columns; what fills up the last vector is zero. A weight's
  * neighbours are `down` and `across` apart in its kernel, those of the next row and column `row` and `column`. */
-WIDEST void NAMED(winograd_weights, REAL)(const REAL *weights, REAL *transformed, int64_t deep, int64_t wide, int64_t down,
+FOR_ALL void NAMED(winograd_weights)(const REAL *weights, REAL *transformed, int64_t deep, int64_t wide, int64_t down,
                                           int64_t across, int64_t row, int64_t column, int64_t rotated) {
     int64_t vectors = (wide + LANES - 1) / LANES, apart = APART(deep, vectors);
     if (rotated) weights += 2 * down + 2 * across, down = -down, across = -across;
     for (int64_t v = 0, width; v < vectors; v += width) {
         width = panel(vectors - v);
         int64_t first = v * LANES, columns = width * LANES < wide - first ? width * LANES : wide - first;
-        REAL kernel[9][3 * 8] = {0}, half[18][3 * 8];
+        REAL kernel[9][3 * LANES] = {0}, half[18][3 * LANES];
         for (int64_t k = 0; k < deep; k++) {
             const REAL *from = weights + k * row + first * column;
             REAL *into = transformed + first * deep + k * width * LANES;
@@ -120,7 +144,7 @@ WIDEST void NAMED(winograd_weights, REAL)(const REAL *weights, REAL *transformed
 }
 
 /* LANES channels of a tile, from 36 pixels to 36 matrices. */
-INLINE void NAMED(into, REAL)(const REAL *const *pixels, int64_t channel, REAL *to, int64_t apart) {
+INLINE void NAMED(into)(const REAL *const *pixels, int64_t channel, REAL *to, int64_t apart) {
     VEC half[36];
     for (int j = 0; j < 6; j++) {
 #define PIXEL(row) AT(pixels[6 * row + j] + channel)
@@ -139,7 +163,7 @@ INLINE void NAMED(into, REAL)(const REAL *const *pixels, int64_t channel, REAL *
 }
 
 /* And back, to 16 pixels. */
-INLINE void NAMED(out_of, REAL)(const REAL *from, int64_t apart, int64_t channel, const REAL *bias, REAL *const *pixels) {
+INLINE void NAMED(out_of)(const REAL *from, int64_t apart, int64_t channel, const REAL *bias, REAL *const *pixels) {
     VEC half[24], offset = bias ? AT(bias + channel) : (VEC){0};
     for (int j = 0; j < 6; j++) {
 #define MATRIX(row) AT(from + (6 * row + j) * apart + channel)
@@ -158,7 +182,7 @@ INLINE void NAMED(out_of, REAL)(const REAL *from, int64_t apart, int64_t channel
 }
 
 /* Gradients of 16 outputs, from pixels to 36 matrices. */
-INLINE void NAMED(changes_into, REAL)(const REAL *const *pixels, int64_t channel, REAL *to, int64_t apart) {
+INLINE void NAMED(changes_into)(const REAL *const *pixels, int64_t channel, REAL *to, int64_t apart) {
     VEC half[24];
     for (int j = 0; j < 4; j++) {
 #define PIXEL(row) AT(pixels[4 * row + j] + channel)
@@ -193,14 +217,22 @@ INLINE void NAMED(changes_into, REAL)(const REAL *const *pixels, int64_t channel
 
 /* `many` rows of `left`, which are `down` apart and whose `deep` numbers are `across` apart, times a panel of `width`
  * vectors, whose rows are `further` apart. */
-INLINE void NAMED(times, REAL)(const REAL *restrict left, const REAL *restrict right, REAL *restrict product,
+INLINE void NAMED(times)(const REAL *restrict left, const REAL *restrict right, REAL *restrict product,
                                int64_t many, int64_t deep, int64_t down, int64_t across, int64_t further, int64_t apart,
                                int64_t width, int add) {
     int64_t t = 0;
     if (width == 3) {
+#if BYTES == 64 /* which come with twice as many registers */
+        while (t + 8 <= many) ROWS_TIMES(8, 3)
+#endif
         while (t + 4 <= many) ROWS_TIMES(4, 3)
         while (t < many) ROWS_TIMES(1, 3)
     } else if (width == 2) {
+#if BYTES == 64
+        while (t + 12 <= many) ROWS_TIMES(12, 2)
+        while (t + 10 <= many) ROWS_TIMES(10, 2)
+        while (t + 8 <= many) ROWS_TIMES(8, 2)
+#endif
         while (t + 6 <= many) ROWS_TIMES(6, 2)
         while (t + 4 <= many) ROWS_TIMES(4, 2)
         while (t < many) ROWS_TIMES(1, 2)
@@ -211,7 +243,7 @@ INLINE void NAMED(times, REAL)(const REAL *restrict left, const REAL *restrict r
 }
 
 /* Where the pixels of a tile are, `size` in each direction from (top, side) on; `outside` for those past the border. */
-INLINE void NAMED(find, REAL)(const REAL **pixels, const REAL *image, int64_t size, int64_t top, int64_t side,
+INLINE void NAMED(find)(const REAL **pixels, const REAL *image, int64_t size, int64_t top, int64_t side,
                               int64_t height, int64_t width, int64_t channels, const REAL *outside) {
     for (int64_t i = 0; i < size; i++)
         for (int64_t j = 0; j < size; j++) {
@@ -224,7 +256,7 @@ INLINE void NAMED(find, REAL)(const REAL **pixels, const REAL *image, int64_t si
 /* y from x and transformed weights; `bias` may be NULL. Both numbers of channels fill a vector at least: the last vector
  * begins earlier if it has to, and does some channels twice. `work` has deep + wide + 36 * block * (deep + what wide
  * becomes in whole vectors) numbers; `block` tiles at a time stay in the cache. */
-WIDEST void NAMED(winograd, REAL)(const REAL *x, const REAL *transformed, const REAL *bias, REAL *y, REAL *work,
+FOR_ALL void NAMED(winograd)(const REAL *x, const REAL *transformed, const REAL *bias, REAL *y, REAL *work,
                                   int64_t images, int64_t height, int64_t width, int64_t deep, int64_t wide,
                                   int64_t block) {
     int64_t vectors = (wide + LANES - 1) / LANES, padded = vectors * LANES;
@@ -236,24 +268,24 @@ WIDEST void NAMED(winograd, REAL)(const REAL *x, const REAL *transformed, const 
         for (int64_t t = 0; t < many; t++) {
             int64_t tile = first + t, top = tile / across % down * 4, side = tile % across * 4;
             const REAL *image = x + tile / (down * across) * height * width * deep, *pixels[36];
-            NAMED(find, REAL)(pixels, image, 6, top - 1, side - 1, height, width, deep, border);
+            NAMED(find)(pixels, image, 6, top - 1, side - 1, height, width, deep, border);
             for (int64_t c = 0; c < deep; c += LANES)
-                NAMED(into, REAL)(pixels, c + LANES <= deep ? c : deep - LANES, left + t * deep, many * deep);
+                NAMED(into)(pixels, c + LANES <= deep ? c : deep - LANES, left + t * deep, many * deep);
         }
         for (int64_t p = 0; p < 36; p++)
             for (int64_t v = 0, w; v < vectors; v += w) {
                 w = panel(vectors - v);
                 const REAL *right = transformed + p * APART(deep, vectors) + v * LANES * deep;
                 REAL *to = product + p * many * padded + v * LANES;
-                NAMED(times, REAL)(left + p * many * deep, right, to, many, deep, deep, 1, w * LANES, padded, w, 0);
+                NAMED(times)(left + p * many * deep, right, to, many, deep, deep, 1, w * LANES, padded, w, 0);
             }
         for (int64_t t = 0; t < many; t++) {
             int64_t tile = first + t, top = tile / across % down * 4, side = tile % across * 4;
             const REAL *image = y + tile / (down * across) * height * width * wide, *pixels[16];
-            NAMED(find, REAL)(pixels, image, 4, top, side, height, width, wide, beyond);
+            NAMED(find)(pixels, image, 4, top, side, height, width, wide, beyond);
             for (int64_t c = 0; c < wide; c += LANES) {
                 int64_t channel = c + LANES <= wide ? c : wide - LANES;
-                NAMED(out_of, REAL)(product + t * padded, many * padded, channel, bias, (REAL *const *)pixels);
+                NAMED(out_of)(product + t * padded, many * padded, channel, bias, (REAL *const *)pixels);
             }
         }
     }
@@ -261,7 +293,7 @@ WIDEST void NAMED(winograd, REAL)(const REAL *x, const REAL *transformed, const 
 
 /* The gradient of the weights, as 9 matrices of `deep` rows and `wide` columns, from x and the gradients of y. `work` has
  * deep + wide + 36 * (block * (deep + padded) + APART) numbers, padded being what wide is in whole vectors. */
-WIDEST void NAMED(winograd_gradient, REAL)(const REAL *x, const REAL *y, REAL *gradient, REAL *work, int64_t images,
+FOR_ALL void NAMED(winograd_gradient)(const REAL *x, const REAL *y, REAL *gradient, REAL *work, int64_t images,
                                            int64_t height, int64_t width, int64_t deep, int64_t wide, int64_t block) {
     int64_t vectors = (wide + LANES - 1) / LANES, padded = vectors * LANES;
     int64_t down = (height + 3) / 4, across = (width + 3) / 4, tiles = images * down * across;
@@ -276,19 +308,19 @@ WIDEST void NAMED(winograd_gradient, REAL)(const REAL *x, const REAL *y, REAL *g
             int64_t tile = first + t, top = tile / across % down * 4, side = tile % across * 4;
             int64_t image = tile / (down * across) * height * width;
             const REAL *pixels[36];
-            NAMED(find, REAL)(pixels, x + image * deep, 6, top - 1, side - 1, height, width, deep, border);
+            NAMED(find)(pixels, x + image * deep, 6, top - 1, side - 1, height, width, deep, border);
             for (int64_t c = 0; c < deep; c += LANES)
-                NAMED(into, REAL)(pixels, c + LANES <= deep ? c : deep - LANES, left + t * deep, block * deep);
-            NAMED(find, REAL)(pixels, y + image * wide, 4, top, side, height, width, wide, border);
+                NAMED(into)(pixels, c + LANES <= deep ? c : deep - LANES, left + t * deep, block * deep);
+            NAMED(find)(pixels, y + image * wide, 4, top, side, height, width, wide, border);
             for (int64_t c = 0; c < wide; c += LANES)
-                NAMED(changes_into, REAL)(pixels, c + LANES <= wide ? c : wide - LANES, right + t * padded, block * padded);
+                NAMED(changes_into)(pixels, c + LANES <= wide ? c : wide - LANES, right + t * padded, block * padded);
         }
         for (int64_t p = 0; p < 36; p++)
             for (int64_t v = 0, w; v < vectors; v += w) {
                 w = panel(vectors - v);
                 const REAL *changes = right + p * block * padded + v * LANES;
                 REAL *to = product + p * apart + v * LANES;
-                NAMED(times, REAL)(left + p * block * deep, changes, to, deep, many, 1, deep, padded, padded, w, first > 0);
+                NAMED(times)(left + p * block * deep, changes, to, deep, many, 1, deep, padded, padded, w, first > 0);
             }
     }
     for (int64_t k = 0; k < deep; k++)

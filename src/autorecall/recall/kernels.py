@@ -11,7 +11,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-VERSION = 5  # kernels_version() of the sources
+VERSION = 6  # kernels_version() of the sources
+VECTORS = (32, 64)  # bytes
 SIGNATURES = {  # pointers, whole numbers, reals
     "norm_forward": (10, 4, 3),
     "norm_backward": (9, 4, 0),
@@ -19,10 +20,8 @@ SIGNATURES = {  # pointers, whole numbers, reals
     "ascent_step": (6, 8, 4),
     "patches": (4, 5, 1),
     "patch_features": (5, 6, 2),
-    "winograd_weights": (2, 7, 0),
-    "winograd": (5, 6, 0),
-    "winograd_gradient": (4, 6, 0),
 }
+FILTERING = {"winograd_weights": (2, 7, 0), "winograd": (5, 6, 0), "winograd_gradient": (4, 6, 0)}  # for each vector
 
 
 @cache
@@ -45,11 +44,17 @@ def _kernels() -> dict[tuple[str, torch.dtype], Callable[..., int | None]]:
     if library is None:
         return kernels
     for kind, dtype in (("float", torch.float32), ("double", torch.float64)):
-        for name, (pointers, integers, reals) in SIGNATURES.items():
-            function = library[f"{name}_{kind}"]
-            function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_int64] * integers + [ctypes.c_double] * reals
-            function.restype = ctypes.c_int64 if name == "logit_gradient" else None
-            kernels[name, dtype] = function
+        there = {name: f"{name}_{kind}" for name in SIGNATURES}
+        there |= {f"{name}_{vector}": f"{name}_{kind}_{vector}" for name in FILTERING for vector in VECTORS}
+        for name, symbol in there.items():
+            if hasattr(library, symbol):  # a compiler may have no way to make those for the widest vectors
+                pointers, integers, reals = SIGNATURES.get(name) or FILTERING[name.rpartition("_")[0]]
+                function = library[symbol]
+                function.argtypes = (
+                    [ctypes.c_void_p] * pointers + [ctypes.c_int64] * integers + [ctypes.c_double] * reals
+                )
+                function.restype = ctypes.c_int64 if name == "logit_gradient" else None
+                kernels[name, dtype] = function
     return kernels
 
 
@@ -58,10 +63,16 @@ def can_call(x: Tensor) -> bool:
     return x.device.type == "cpu" and ("norm_forward", x.dtype) in _kernels()
 
 
+@cache
+def widest_vector() -> int:
+    """Bytes of the widest vectors that minimal filtering can use on this processor; 0 if it would not be fast."""
+    library = _library()
+    return int(library.winograd_bytes()) if _kernels() and library is not None else 0
+
+
 def winograd_pays() -> bool:
     """Whether there are kernels, and the processor has the vectors that minimal filtering needs to be fast."""
-    library = _library()
-    return bool(_kernels()) and library is not None and bool(library.winograd_pays())
+    return widest_vector() > 0
 
 
 def call(name: str, tensors: tuple[Tensor | None, ...], *numbers: float) -> int | None:

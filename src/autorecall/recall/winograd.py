@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .kernels import call, can_call, winograd_pays
+from .kernels import VECTORS, call, can_call, widest_vector, winograd_pays
 from .steps import Convolution, Pass
 
-VECTOR = 32  # bytes
 BLOCK = 24  # tiles that are transformed together
 GRADIENT_BLOCK = 160  # the same, for gradients of weights
 FEWEST_TILES = 8  # with fewer, reading the transformed weights takes longer than reading the plain ones
@@ -162,7 +161,7 @@ SCRATCH = _Scratch()
 
 def _fits(weight: Tensor) -> bool:
     """Whether kernels are 3 × 3 and both numbers of channels fill a vector."""
-    return weight.shape[2:] == (3, 3) and min(weight.shape[:2]) >= VECTOR // weight.element_size()
+    return weight.shape[2:] == (3, 3) and min(weight.shape[:2]) * weight.element_size() >= VECTORS[0]
 
 
 def _pays(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
@@ -217,7 +216,8 @@ def _transformed(weight: Tensor, memory: Tensor, deep: int, wide: int, row: int,
     size = 36 * _apart(deep, wide, weight)
     if memory.shape != (size,) or memory.dtype != weight.dtype:
         memory = weight.new_empty(size)
-    call("winograd_weights", (weight, memory), deep, wide, weight.stride(2), weight.stride(3), row, column, rotated)
+    name = f"winograd_weights_{_vector(deep, wide, weight)}"
+    call(name, (weight, memory), deep, wide, weight.stride(2), weight.stride(3), row, column, rotated)
     return memory
 
 
@@ -229,21 +229,32 @@ def _convolve(x: Tensor, transformed: Tensor, bias: Tensor | None, wide: int, de
     bias = None if bias is None else bias.contiguous()
     shape = (images, wide, height, width)
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    with SCRATCH.lend("work", deep + wide + 36 * BLOCK * (deep + _whole_vectors(wide, x)), x) as work:
-        call("winograd", (x, transformed, bias, y, work), images, height, width, deep, wide, BLOCK)
+    with SCRATCH.lend("work", deep + wide + 36 * BLOCK * (deep + _whole_vectors(deep, wide, x)), x) as work:
+        call(
+            f"winograd_{_vector(deep, wide, x)}",
+            (x, transformed, bias, y, work),
+            images,
+            height,
+            width,
+            deep,
+            wide,
+            BLOCK,
+        )
     return y
 
 
 def _weight_gradient(x: Tensor, g: Tensor) -> Tensor:
     """The gradient of the weights, from inputs and the gradient of outputs, whose channels are together."""
     images, deep, height, width = x.shape
-    wide, padded = g.shape[1], _whole_vectors(g.shape[1], g)
+    wide, padded = g.shape[1], _whole_vectors(deep, g.shape[1], g)
     assert (g.shape, g.dtype) == ((images, wide, height, width), x.dtype)
     x = x.contiguous(memory_format=torch.channels_last)
     found = x.new_empty(3, 3, deep, wide)
     block = min(GRADIENT_BLOCK, _tiles(x))
     with SCRATCH.lend("work", deep + wide + 36 * (block * (deep + padded) + _apart(deep, wide, x)), x) as work:
-        call("winograd_gradient", (x, g, found, work), images, height, width, deep, wide, block)
+        call(
+            f"winograd_gradient_{_vector(deep, wide, x)}", (x, g, found, work), images, height, width, deep, wide, block
+        )
     return found.permute(3, 2, 0, 1)
 
 
@@ -253,12 +264,18 @@ def _tiles(x: Tensor) -> int:
     return images * -(-height // 4) * -(-width // 4)
 
 
-def _whole_vectors(channels: int, like: Tensor) -> int:
-    """Numbers in as many vectors as these channels need."""
-    lanes = VECTOR // like.element_size()
-    return -(-channels // lanes) * lanes
+def _vector(deep: int, wide: int, like: Tensor) -> int:
+    """Bytes of the vectors to use: the widest that both numbers of channels fill."""
+    widest = widest_vector()
+    return widest if min(deep, wide) * like.element_size() >= widest else VECTORS[0]
+
+
+def _whole_vectors(deep: int, wide: int, like: Tensor) -> int:
+    """Numbers in as many vectors as the outputs need."""
+    lanes = _vector(deep, wide, like) // like.element_size()
+    return -(-wide // lanes) * lanes
 
 
 def _apart(deep: int, wide: int, like: Tensor) -> int:
     """Numbers of one of 36 matrices, with the room between it and the next."""
-    return deep * _whole_vectors(wide, like) + 3 * VECTOR // like.element_size()
+    return deep * _whole_vectors(deep, wide, like) + 3 * _vector(deep, wide, like) // like.element_size()
