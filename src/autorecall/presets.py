@@ -87,6 +87,17 @@ class _Benchmark:
         return Preset(RunConfig(self.dataset, network or self.network, stream or self.stream, learner), published)
 
 
+IMAGES = {"mnist": 5_000, "cifar10": 47_500, "miniimagenet": 45_600}  # that the paper trains on
+
+
+def paper_steps(config: RunConfig) -> int | None:
+    """Steps of such a run on all images of the paper; None for other datasets."""
+    images = IMAGES.get(config.dataset)
+    if images is None:
+        return None
+    return round(images * config.fraction / config.stream.batch_size) * config.stream.passes
+
+
 # MNIST has a new order for every seed; the other two have one order for all seeds, as published.
 _MNIST = _Benchmark("mnist", MLPConfig(), StreamConfig(2))
 _CIFAR10 = _Benchmark("cifar10", ResNet18Config(), StreamConfig(2, order_seed=0))

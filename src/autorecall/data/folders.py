@@ -26,7 +26,7 @@ from autorecall.errors import BrokenImageError, DataError
 Listed: TypeAlias = dict[str, list[Path]]
 """The image files of each class."""
 
-MINIIMAGENET_SIZE = 84
+MINIIMAGENET_SIZE, MINIIMAGENET_IMAGES = 84, 60_000
 DEFAULT_SIZE = 32
 LARGEST_SIZE = 1024
 MOST_PIXELS = 50_000_000
@@ -98,6 +98,13 @@ def load_miniimagenet(folder: Path | None = None) -> Dataset:
 def miniimagenet_in(root: Path) -> Path | None:
     """Where its class folders are, in a folder that may hold other datasets."""
     return next((root / name for name in ("mini-imagenet", "miniimagenet") if (root / name).is_dir()), None)
+
+
+def count_miniimagenet(folder: Path | None = None) -> int:
+    """Images in the folders of its classes, 0 if there are none; they may be a part of all."""
+    with disk_errors():
+        place = find(folder, miniimagenet_in)
+        return 0 if place is None else sum(len(_images(classes)) for classes in _folders(place))
 
 
 def has_classes(folder: Path) -> bool:

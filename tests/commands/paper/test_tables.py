@@ -45,9 +45,19 @@ def test_a_row_has_means_over_seeds_beside_the_published_figures(tmp_path: Path)
 
 @pytest.mark.parametrize(("accuracy", "marked"), [(58.8, False), (59.0, True), (53.8, False), (53.6, True)])
 def test_what_lies_outside_the_published_spread_is_marked(tmp_path: Path, accuracy: float, marked: bool) -> None:
-    write_run(tmp_path, "mnist/arm", PRESETS["mnist/arm"].config, accuracy, 21.8)
+    write_run(tmp_path, "mnist/arm", PRESETS["mnist/arm"].config, accuracy, 21.8, steps=500)
     STUDIES["mnist"].write(Place(tmp_path), 1, 1.0)
     assert (rf"{accuracy}\*" in (tmp_path / "paper" / "mnist.md").read_text()) == marked
+
+
+def test_runs_on_a_part_of_the_images_are_not_compared(tmp_path: Path) -> None:
+    for name, steps in (("arm", 2280), ("er-500", 760)):  # which goes over its images once, the others three times
+        write_run(tmp_path, f"miniimagenet/{name}", PRESETS[f"miniimagenet/{name}"].config, 1.0, steps=steps)
+    STUDIES["miniimagenet"].write(Place(tmp_path), 1, 1.0)
+    text = (tmp_path / "paper" / "miniimagenet.md").read_text()
+    assert text.startswith("Sequential MiniImageNet, 17 % of its images\n")
+    assert "| ARM |" in text
+    assert "\\*" not in text
 
 
 def test_a_shortened_stream_is_not_compared_and_has_its_own_file(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from autorecall.storage.schema import to_json
 TASKS = 5
 
 
-def write_run(out: Path, preset: str, config: RunConfig, accuracy: float, forgetting: float | None = 10.0) -> Path:
+def write_run(
+    out: Path, preset: str, config: RunConfig, accuracy: float, forgetting: float | None = 10.0, steps: int = 100
+) -> Path:
     """A run that ended with this accuracy; its curve rises to it."""
     folder = run_folder(out, preset, config)
     folder.mkdir(parents=True)
@@ -30,7 +32,7 @@ def write_run(out: Path, preset: str, config: RunConfig, accuracy: float, forget
         forgetting,
         [[accuracy] * TASKS] * TASKS,
         MemoryCount(7, 0.07, 1000, 0.004),
-        100,
+        steps,
         Seconds(1.0, 1.0),
         {},
         {},

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from ...learners.base import LearnerConfig
-from ...presets import PRESETS, Published
+from ...presets import PRESETS, Published, paper_steps
 from ...storage.schema import differences, field_of
 from ..rows import Run
 from ..table import Cell, Figure, Table, signed
@@ -44,19 +44,19 @@ class MainTable(Study):
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """Measured beside published."""
-        lines = []
-        for row in self.rows(seeds, fraction):
-            runs = place.runs(row)
-            if runs:
-                lines.append(self._line(row, runs))
-        if not lines:
+        found = [(row, runs) for row in self.rows(seeds, fraction) if (runs := place.runs(row))]
+        if not found:
             return []
+        share = min(_share_of_images(run) for _, runs in found for run in runs)
+        lines = [self._line(row, runs, fraction == 1 and share == 1) for row, runs in found]
         header = ("method", "images", "their MB", "parameters", "MB", "M", "seeds", *_COMPARED)
-        part = "" if fraction == 1 else f", the first {100 * fraction:g} % of every task"
+        title = _part(self._title if share == 1 else f"{self._title}, {100 * share:.0f} % of its images", fraction)
         notes = [f"† Stationary: all classes mixed. Chance is {self._chance:g} %.", MEMORY, SPREADS]
-        return write_table(place, self.name, fraction, Table(f"{self._title}{part}", header, lines, notes))
+        if share < 1:
+            notes.append("The published figures are of all images: they say little about those measured here.")
+        return write_table(place, self.name, fraction, Table(title, header, lines, notes))
 
-    def _line(self, row: Row, runs: Sequence[Run]) -> list[Cell]:
+    def _line(self, row: Row, runs: Sequence[Run], comparable: bool) -> list[Cell]:
         memory, published = runs[0].result.memory, PRESETS[row.preset].published
         forgetting = [run.result.forgetting for run in runs if run.result.forgetting is not None]
         return [
@@ -67,8 +67,8 @@ class MainTable(Study):
             f"{memory.number_mb:.2f}",
             _replayed(row.config.learner),
             len(runs),
-            *_beside([run.result.accuracy for run in runs], published, "accuracy", row.config.fraction == 1),
-            *_beside(forgetting, published, "forgetting", row.config.fraction == 1),
+            *_beside([run.result.accuracy for run in runs], published, "accuracy", comparable),
+            *_beside(forgetting, published, "forgetting", comparable),
         ]
 
 
@@ -305,6 +305,13 @@ def label_of(preset: str) -> str:
     if name in ("naive", "stationary"):
         return "Naive SGD" + "†" * (name == "stationary")
     return LABELS.get(name) or "-".join(part.upper() for part in name.split("-") if not part.isdecimal())
+
+
+def _share_of_images(run: Run) -> float:
+    """How many of the paper's images a run had to learn from: of MiniImageNet, who has it may have a part."""
+    whole = paper_steps(run.config)
+    share = 1.0 if whole is None else run.result.steps / whole
+    return 1.0 if share > 0.98 else share  # a shortened stream is cut to whole batches
 
 
 def _replayed(learner: LearnerConfig) -> Cell:
