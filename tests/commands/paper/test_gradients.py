@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autorecall import run
 from autorecall.commands.paper import STUDIES
 from autorecall.commands.paper.gradients import PUBLISHED, correlations, gradients, layers_of, normalised_product
 from autorecall.commands.paper.kept import Kept
 from autorecall.commands.paper.study import Place
+from autorecall.data import load
 from autorecall.errors import DataError
 from autorecall.presets import PRESETS
+from autorecall.runs.names import run_folder
 from autorecall.storage.state_file import write_state
 
 from .conftest import FRACTION
@@ -119,6 +123,13 @@ def test_the_study_keeps_its_numbers_and_does_not_measure_again(results: Path, m
 def test_recalled_images_are_drawn_and_kept(results: Path) -> None:
     written = STUDIES["recalled"].write(Place(results), 1, FRACTION)
     assert {path.suffix for path in written} == {".safetensors", ".png", ".pdf"}
+
+
+def test_any_seed_that_kept_its_learner_will_do(tmp_path: Path) -> None:
+    config = replace(PRESETS["mnist/arm"].config, fraction=FRACTION, curve_points=0, seed=1)
+    run("mnist/arm", config, load("mnist"), run_folder(tmp_path, "mnist/arm", config), keep_learner=True)
+    assert STUDIES["recalled"].write(Place(tmp_path), 1, FRACTION) == []
+    assert STUDIES["recalled"].write(Place(tmp_path), 2, FRACTION)
 
 
 @pytest.mark.parametrize("change", ['"values": []', '"layer": "FC 9", "kind"', '"images": null'])

@@ -102,10 +102,10 @@ class KeptStudy(Study):
         return [row for row in self.rows(seeds, fraction) if not self._file(place, row, fraction).exists()]
 
     def measured(self, place: Place, seeds: int, fraction: float) -> Iterator[tuple[str, Path]]:
-        """The datasets of which something is known, or can be found out now, and their files."""
+        """The datasets of which something is known, or can be found out now, from any of the seeds, and their files."""
         for row in self.rows(seeds, fraction):
             path = self._file(place, row, fraction)
-            end = None if path.exists() else kept(place, row)
+            end = None if path.exists() else kept(place, replace(row, seeds=seeds))
             if end is not None:
                 make_folder(path.parent)
                 self.measure(end, path)
