@@ -1,11 +1,11 @@
 """Experience replay on MNIST, ours and as published, one difference at a time: which of them changes the figures?
 
-    python scripts/er_differences.py DIR [--seeds 70] [--kept 50] [--only VARIANT ...]    # DIR has the MNIST idx files
+    python scripts/er_differences.py DIR [--seeds 70] [--kept 50] [--only VARIANT ...] [--methods METHOD ...]
 
-Prints accuracy and forgetting for every variant: mean ± standard deviation over seeds 0, 1, …, and the standard error
-of the mean accuracy. "Published" is the implementation of Aljundi et al. that the paper used for its ER and ER-MIR rows
-(github.com/optimass/Maximally_Interfered_Retrieval: er_main.py, data.py, buffer.py, mir.py). A run takes 2 to 3 s on an
-idle core, everything an hour.
+DIR has the MNIST idx files. Prints accuracy and forgetting for every variant: mean ± standard deviation over seeds 0, 1,
+…, and the standard error of the mean accuracy. "Published" is the implementation of Aljundi et al. that the paper used for
+its ER and ER-MIR rows (github.com/optimass/Maximally_Interfered_Retrieval: er_main.py, data.py, buffer.py, mir.py). A run
+takes 2 to 3 s on an idle core, everything an hour.
 """
 
 from __future__ import annotations
@@ -150,11 +150,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=70, help="runs of every variant")
     parser.add_argument("--kept", type=int, default=50, help="images kept in total")
     parser.add_argument("--only", nargs="+", choices=tuple(VARIANTS), default=tuple(VARIANTS), help="variants to run")
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=tuple(METHODS), help="methods to run")
     options = parser.parse_args()
     full = load("mnist-full", options.folder, may_download=False)
     print(f"{'':7} {'variant':28} {'accuracy':>11} {'error':>5} {'forgetting':>11}   {options.kept} images")
     with limited_threads(1):
-        for method in METHODS:
+        for method in options.methods:
             for name in options.only:
                 if method == "ER" and name == "misplaced outputs":
                     continue  # it remembers none
