@@ -2,10 +2,10 @@
 
     python scripts/er_differences.py DIR [--seeds 70] [--kept 50] [--only VARIANT ...] [--methods METHOD ...]
 
-DIR has the MNIST idx files. Prints accuracy and forgetting for every variant: mean ± standard deviation over seeds 0, 1,
-…, and the standard error of the mean accuracy. "Published" is the implementation of Aljundi et al. that the paper used for
-its ER and ER-MIR rows (github.com/optimass/Maximally_Interfered_Retrieval: er_main.py, data.py, buffer.py, mir.py). A run
-takes 2 to 3 s on an idle core, everything an hour.
+DIR has the MNIST idx files. Prints accuracy and forgetting for every variant: mean ± standard deviation over seeds 0,
+1, …, and the standard error of the mean accuracy. "Published" is the implementation of Aljundi et al. that the paper
+used for its ER and ER-MIR rows (github.com/optimass/Maximally_Interfered_Retrieval: er_main.py, data.py, buffer.py,
+mir.py). A run takes 2 to 3 s on an idle core, everything an hour.
 """
 
 from __future__ import annotations
