@@ -3,7 +3,7 @@
 The gradient of the real batch is replaced by the closest one that has no negative product with the gradient on any
 earlier task's kept images. The dual is a quadratic programme with one variable per earlier task.
 The paper has it for CIFAR10 only; learning rate, margin and how images are shared among tasks are not published.
-A tenth of CIFAR10's stream, seed 0: accuracy 16.6, forgetting 72.8 (paper, whole stream: 16.8 ± 1.1, 73.5 ± 1.7).
+CIFAR10, seed 0: accuracy 19.6, forgetting 85.6 (paper 16.8 ± 1.1, 73.5 ± 1.7).
 """
 
 from __future__ import annotations
