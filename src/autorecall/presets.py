@@ -91,11 +91,11 @@ IMAGES = {"mnist": 5_000, "cifar10": 47_500, "miniimagenet": 45_600}  # that the
 
 
 def paper_steps(config: RunConfig) -> int | None:
-    """Steps of such a run on all images of the paper; None for other datasets."""
+    """Steps of such a run on all images of the paper, exact for whole streams; None for other datasets."""
     images = IMAGES.get(config.dataset)
     if images is None:
         return None
-    return round(images * config.fraction / config.stream.batch_size) * config.stream.passes
+    return max(1, round(images * config.fraction / config.stream.batch_size)) * config.stream.passes
 
 
 # MNIST has a new order for every seed; the other two have one order for all seeds, as published.

@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from autorecall.recall import kernels
 from autorecall.recall.kernels import VECTORS, widest_vector, winograd_pays
 from autorecall.recall.plan import Plan, Plans
 from autorecall.recall.steps import Convolution, Pass
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.skipif(not winograd_pays(), reason="no compiled kernels
 
 
 CHANNELS, PIXELS = st.integers(8, 50), st.integers(1, 22)
+LARGE = st.integers(8, 22)  # two such images are never left to torch
 SIZES = {"deep": CHANNELS, "wide": CHANNELS, "height": PIXELS, "width": PIXELS}
 
 
@@ -86,16 +88,29 @@ def test_the_layers_of_the_paper(channels: int) -> None:
 
 @pytest.mark.skipif(widest_vector() < VECTORS[-1], reason="the processor has no wider vectors")
 @settings(deadline=None, max_examples=30)
-@given(images=st.integers(1, 30), deep=st.integers(16, 80), wide=st.integers(16, 80), height=PIXELS, width=PIXELS)
+@given(
+    images=st.integers(2, 30),
+    deep=CHANNELS.map(lambda n: n + 8),
+    wide=CHANNELS.map(lambda n: n + 8),
+    height=LARGE,
+    width=LARGE,
+)
 def test_the_width_of_vectors_changes_no_bit(deep: int, wide: int, images: int, height: int, width: int) -> None:
     layer, x, g = world(deep, wide, images, height, width)
     layer, x, g = layer.float(), x.float().requires_grad_(), g.float()
-    found = []
+    found, called = [], set[str]()
+
+    def call(name: str, *given: object) -> object:
+        called.add(name)
+        return kernels.call(name, *given)  # type: ignore[arg-type]
+
     for vector in VECTORS:
         with pytest.MonkeyPatch.context() as patch, MinimalFiltering():
             patch.setattr("autorecall.recall.winograd.widest_vector", lambda vector=vector: vector)
+            patch.setattr("autorecall.recall.winograd.call", call)
             y = layer(x)
             found.append((y.detach(), *torch.autograd.grad(y, (x, layer.weight), g)))
+    assert {name.rpartition("_")[2] for name in called} == {str(vector) for vector in VECTORS}
     for narrow, widest in zip(*found, strict=True):
         assert torch.equal(narrow, widest)
 

@@ -8,6 +8,7 @@ import torch
 
 from ..config import RunConfig
 from ..data.folders import MINIIMAGENET_IMAGES, count_miniimagenet
+from ..errors import DataError
 from ..presets import PRESETS, paper_steps
 from ..torch_state import limited_threads
 from .measure import seconds_of
@@ -59,8 +60,12 @@ def seconds(preset: str, config: RunConfig) -> float:
 
 def share_here(dataset: str, folder: Path | None) -> float:
     """How much of a dataset there is to learn from: whoever has MiniImageNet may have a part of it."""
-    images = count_miniimagenet(folder) if dataset == "miniimagenet" else 0
-    return images / MINIIMAGENET_IMAGES if images else 1.0
+    if dataset != "miniimagenet":
+        return 1.0
+    try:
+        return count_miniimagenet(folder) / MINIIMAGENET_IMAGES or 1.0
+    except DataError:  # an estimate needs no data
+        return 1.0
 
 
 def slowness() -> float:

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from ..checks import brief
-from ..data import DATASETS
 from ..errors import ConfigError, DataError
 from ..torch_state import cores
 from . import costs
@@ -105,11 +104,12 @@ def main(arguments: list[str]) -> None:
 
 def _list(console: Console, place: Place, names: list[str], chosen: Arguments) -> None:
     """What there is, how many of its runs are missing, and how long they would take here."""
-    slowness, shares = costs.slowness(), {name: costs.share_here(name, chosen.data) for name in DATASETS}
+    slowness = costs.slowness()
     table = Table("name", "what", "runs", "missing", "time left")
     for name in names:
         jobs = place.jobs(STUDIES[name].wanted(place, chosen.seeds, chosen.fraction))
         missing = [job for job in jobs if finished(job) is None and diverged(job) is None]
+        shares = {name: costs.share_here(name, chosen.data) for name in {job.config.dataset for job in missing}}
         seconds = slowness * sum(shares[job.config.dataset] * costs.seconds(job.preset, job.config) for job in missing)
         # Two networks keep two cores busy, and two runs at once do as well.
         left = costs.duration(seconds / min(cores(), 2 * chosen.jobs)) if missing else "-"

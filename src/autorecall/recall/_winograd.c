@@ -19,7 +19,8 @@
 /* As in _kernels.c: one binary for every x86 processor. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__)
 #define WIDE __attribute__((target_clones("arch=x86-64-v3", "default")))
-#define WIDEST __attribute__((target("arch=x86-64-v4")))
+/* Features, not an architecture, which would take away those that the command line names. */
+#define WIDEST __attribute__((target("avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")))
 #define HAS_WIDE __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
 #define HAS_WIDEST                                                                                                   \
     __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") && \

@@ -112,7 +112,9 @@ def test_correlations_with_the_target_class_are_highest_in_the_last_layer(end: K
 def test_the_study_keeps_its_numbers_and_does_not_measure_again(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autorecall.commands.paper.gradients.IMAGES", 20)
     study, place = STUDIES["gradients"], Place(results)
-    assert [row.preset for row in study.wanted(place, 1, FRACTION)] == ["mnist/arm", "cifar10/arm", "miniimagenet/arm"]
+    everything = ["mnist/arm", "cifar10/arm", "miniimagenet/arm"]
+    assert [row.preset for row in study.wanted(Place(results / "nothing"), 1, FRACTION)] == everything
+    assert [row.preset for row in study.wanted(place, 1, FRACTION)] == everything[1:]  # the learner is there
     first = study.write(place, 1, FRACTION)
     assert {path.suffix for path in first} == {".json", ".md", ".tex", ".csv", ".png", ".pdf"}
     assert [row.preset for row in study.wanted(place, 1, FRACTION)] == ["cifar10/arm", "miniimagenet/arm"]

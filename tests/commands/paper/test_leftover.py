@@ -100,7 +100,8 @@ def test_recall_from_noise_starts_from_no_image(end: Kept) -> None:
 def test_the_study_keeps_its_numbers(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autorecall.commands.paper.leftover.IMAGES", 10)
     place = Place(results, into=tmp_path)
-    assert [row.preset for row in STUDY.wanted(place, 5, FRACTION)] == ["mnist/arm", "cifar10/arm"]
+    nothing = Place(results / "nothing")
+    assert [row.preset for row in STUDY.wanted(nothing, 5, FRACTION)] == ["mnist/arm", "cifar10/arm"]
     first = STUDY.write(place, 5, FRACTION)
     assert [path.suffix for path in first] == [".json", ".md", ".tex", ".csv"]
     assert [row.preset for row in STUDY.wanted(place, 5, FRACTION)] == ["cifar10/arm"]

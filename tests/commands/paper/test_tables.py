@@ -60,6 +60,25 @@ def test_runs_on_a_part_of_the_images_are_not_compared(tmp_path: Path) -> None:
     assert "\\*" not in text
 
 
+def test_rows_on_all_images_are_compared_beside_those_on_a_part(tmp_path: Path) -> None:
+    arm, naive = (PRESETS[f"miniimagenet/{name}"].config for name in ("arm", "naive"))
+    write_run(tmp_path, "miniimagenet/naive", naive, 99.0, steps=13680)
+    write_run(tmp_path, "miniimagenet/arm", arm, 5.0, steps=2280)
+    STUDIES["miniimagenet"].write(Place(tmp_path), 2, 1.0)
+    text = (tmp_path / "paper" / "miniimagenet.md").read_text()
+    assert text.startswith("Sequential MiniImageNet\n")
+    assert "| ARM, 17 % of its images |" in text
+    assert "99.0\\*" in text
+    write_run(tmp_path, "miniimagenet/arm", replace(arm, seed=1), 5.6, steps=13680)
+    STUDIES["miniimagenet"].write(Place(tmp_path), 2, 1.0)
+    assert "| 1 | 5.6 |" in (tmp_path / "paper" / "miniimagenet.md").read_text()
+
+
+def test_a_very_short_stream_has_a_table(tmp_path: Path) -> None:
+    write_run(tmp_path, "mnist/naive", replace(PRESETS["mnist/naive"].config, fraction=0.0005), 5.0)
+    assert STUDIES["mnist"].write(Place(tmp_path), 1, 0.0005)
+
+
 def test_a_shortened_stream_is_not_compared_and_has_its_own_file(tmp_path: Path) -> None:
     config = replace(PRESETS["mnist/arm"].config, fraction=0.5)
     write_run(tmp_path, "mnist/arm", config, 5.0)

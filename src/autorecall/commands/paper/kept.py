@@ -98,8 +98,9 @@ class KeptStudy(Study):
         """Find it, and write it to this file."""
 
     def wanted(self, place: Place, seeds: int, fraction: float) -> list[Row]:
-        """Those whose file is not there yet."""
-        return [row for row in self.rows(seeds, fraction) if not self._file(place, row, fraction).exists()]
+        """Those whose file is not there yet, nor a learner of any of the seeds."""
+        lacking = [row for row in self.rows(seeds, fraction) if not self._file(place, row, fraction).exists()]
+        return [row for row in lacking if not any(map(_has_learner, place.runs(replace(row, seeds=seeds))))]
 
     def measured(self, place: Place, seeds: int, fraction: float) -> Iterator[tuple[str, Path]]:
         """The datasets of which something is known, or can be found out now, from any of the seeds, and their files."""
@@ -129,7 +130,7 @@ def numbers_in(path: Path, kind: type[Numbers]) -> Numbers:
 def kept(place: Place, row: Row) -> Kept | None:
     """The learner of a row's first run that kept one; None if there is none here, or no data."""
     for run in place.runs(row):
-        if (run.folder / LEARNER).exists():
+        if _has_learner(run):
             source = source_of(run.config, place.data)
             try:
                 dataset = source.load(may_download=False)
@@ -139,6 +140,10 @@ def kept(place: Place, row: Row) -> Kept | None:
                 return None
             return _loaded(dataset, run)
     return None
+
+
+def _has_learner(run: Run) -> bool:
+    return (run.folder / LEARNER).exists()
 
 
 def _loaded(dataset: Dataset, run: Run) -> Kept:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import ClassVar, TypeAlias
@@ -44,17 +45,19 @@ class MainTable(Study):
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """Measured beside published."""
-        found = [(row, runs) for row in self.rows(seeds, fraction) if (runs := place.runs(row))]
+        found = [(row, *_of_most_images(runs)) for row in self.rows(seeds, fraction) if (runs := place.runs(row))]
         if not found:
             return []
-        share = min(_share_of_images(run) for _, runs in found for run in runs)
-        lines = [self._line(row, runs, fraction == 1 and share == 1) for row, runs in found]
+        lines, shares = [], {_percent(share) for _, _, share in found}
+        for row, runs, share in found:
+            labelled = row if len(shares) == 1 or share == 1 else replace(row, label=f"{row.label}, {_percent(share)}")
+            lines.append(self._line(labelled, runs, fraction == 1 and share == 1))
         header = ("method", "images", "their MB", "parameters", "MB", "M", "seeds", *_COMPARED)
-        title = _part(self._title if share == 1 else f"{self._title}, {100 * share:.0f} % of its images", fraction)
+        title = self._title if len(shares) > 1 or share == 1 else f"{self._title}, {_percent(share)}"
         notes = [f"† Stationary: all classes mixed. Chance is {self._chance:g} %.", MEMORY, SPREADS]
-        if share < 1:
-            notes.append("The published figures are of all images: they say little about those measured here.")
-        return write_table(place, self.name, fraction, Table(title, header, lines, notes))
+        if shares != {_percent(1)}:
+            notes.append("The published figures are of all images: they say little about those of a part.")
+        return write_table(place, self.name, fraction, Table(_part(title, fraction), header, lines, notes))
 
     def _line(self, row: Row, runs: Sequence[Run], comparable: bool) -> list[Cell]:
         memory, published = runs[0].result.memory, PRESETS[row.preset].published
@@ -307,11 +310,22 @@ def label_of(preset: str) -> str:
     return LABELS.get(name) or "-".join(part.upper() for part in name.split("-") if not part.isdecimal())
 
 
-def _share_of_images(run: Run) -> float:
-    """How many of the paper's images a run had to learn from: of MiniImageNet, who has it may have a part."""
-    whole = paper_steps(run.config)
-    share = 1.0 if whole is None else run.result.steps / whole
-    return 1.0 if share > 0.98 else share  # a shortened stream is cut to whole batches
+def _of_most_images(runs: Sequence[Run]) -> tuple[list[Run], float]:
+    """Of a row's runs those that learned from most images, and their share of the paper's: there may be fewer.
+
+    Shortened streams count as whole: they are not compared with the paper anyway.
+    """
+
+    def share(run: Run) -> float:
+        whole = paper_steps(run.config) if run.config.fraction == 1 else None
+        return 1.0 if whole is None else min(1.0, run.result.steps / whole)
+
+    most = max(map(share, runs))
+    return [run for run in runs if share(run) == most], most
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} % of its images"
 
 
 def _replayed(learner: LearnerConfig) -> Cell:
