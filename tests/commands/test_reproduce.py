@@ -140,3 +140,15 @@ def test_bad_use_gets_one_sentence_and_leaves_nothing(
     assert sentence in said.err
     assert said.err.count("\n") == 1
     assert list(place.iterdir()) == []
+
+
+def test_estimates_go_by_the_images_that_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTORECALL_CACHE", str(tmp_path / "cache"))
+    for name in ("a/1.jpg", "a/2.png", "b/1.jpg", "b/notes.txt", "c.jpg"):
+        path = tmp_path / "mini-imagenet" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert costs.share_here("miniimagenet", tmp_path) == 3 / 60_000
+    assert costs.share_here("cifar10", tmp_path) == 1
+    assert costs.share_here("miniimagenet", tmp_path / "mini-imagenet" / "a") == 1  # none there: of all of it
+    assert costs.share_here("miniimagenet", tmp_path / "missing") == 1

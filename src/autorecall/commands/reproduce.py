@@ -109,8 +109,9 @@ def _list(console: Console, place: Place, names: list[str], chosen: Arguments) -
     for name in names:
         jobs = place.jobs(STUDIES[name].wanted(place, chosen.seeds, chosen.fraction))
         missing = [job for job in jobs if finished(job) is None and diverged(job) is None]
-        shares = {name: costs.share_here(name, chosen.data) for name in {job.config.dataset for job in missing}}
-        seconds = slowness * sum(shares[job.config.dataset] * costs.seconds(job.preset, job.config) for job in missing)
+        datasets = {job.config.dataset for job in missing}
+        here = {dataset: costs.share_here(dataset, chosen.data) for dataset in datasets}
+        seconds = slowness * sum(here[job.config.dataset] * costs.seconds(job.preset, job.config) for job in missing)
         # Two networks keep two cores busy, and two runs at once do as well.
         left = costs.duration(seconds / min(cores(), 2 * chosen.jobs)) if missing else "-"
         table.add_row(name, STUDIES[name].what, str(len(jobs)), str(len(missing)), left)
