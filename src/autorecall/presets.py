@@ -98,6 +98,15 @@ def paper_steps(config: RunConfig) -> int | None:
     return max(1, round(images * config.fraction / config.stream.batch_size)) * config.stream.passes
 
 
+def share_of_images(config: RunConfig, steps: int) -> float:
+    """The part of the paper's images that a run of so many steps learned from, of which there may be fewer.
+
+    Shortened streams and other datasets count as whole.
+    """
+    whole = paper_steps(config) if config.fraction == 1 else None
+    return 1.0 if whole is None else min(1.0, steps / whole)
+
+
 # MNIST has a new order for every seed; the other two have one order for all seeds, as published.
 _MNIST = _Benchmark("mnist", MLPConfig(), StreamConfig(2))
 _CIFAR10 = _Benchmark("cifar10", ResNet18Config(), StreamConfig(2, order_seed=0))

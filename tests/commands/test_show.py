@@ -211,6 +211,15 @@ def test_changed_settings_make_a_row_of_their_own_without_the_papers_figure(tmp_
     assert (second["seeds"], second["accuracy"], second["paper"], second["paper 2"]) == ("2", "41.0 ± 1.4", "-", "-")
 
 
+def test_a_part_of_the_images_makes_a_row_of_its_own_without_the_papers_figure(tmp_path: Path, show: Show) -> None:
+    whole = result("miniimagenet/arm", 0)
+    for seed, steps in enumerate([whole.steps, whole.steps // 6, whole.steps // 6]):
+        store(tmp_path / str(seed), dataclasses.replace(whole, seed=seed, steps=steps))
+    first, second = show("--markdown").rows()
+    assert (first["run"], first["seeds"], first["paper"]) == ("miniimagenet/arm", "1", "5.53 ± 0.8")
+    assert (second["run"], second["seeds"], second["paper"]) == ("miniimagenet/arm images=17 %", "2", "-")
+
+
 def test_long_lists_are_shortened_but_part_runs_by_all_of_them(tmp_path: Path, show: Show) -> None:
     usual = PRESETS["mnist/naive"].config
     for seed, last in enumerate((9, 8)):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autorecall.config import RunConfig
-from autorecall.presets import PRESETS
+from autorecall.presets import PRESETS, paper_steps
 from autorecall.runs.result import MemoryCount, Result, Seconds, as_json
 from autorecall.storage.formats import stamped
 from autorecall.storage.schema import to_json
@@ -76,7 +76,8 @@ def without_reader(*words: str) -> tuple[int, str]:
 
 
 def result(preset: str, seed: int, accuracy: float = 50.0, lost: float | None = 20.0) -> Result:
-    """What a run found, made up."""
+    """What a run on all images of the paper found, made up."""
+    steps = paper_steps(PRESETS[preset].config) if preset in PRESETS else None
     return Result(
         preset=preset,
         seed=seed,
@@ -85,7 +86,7 @@ def result(preset: str, seed: int, accuracy: float = 50.0, lost: float | None = 
         forgetting=lost,
         accuracy_matrix=[[accuracy]],
         memory=MemoryCount(images=0, image_mb=0.0, parameters=478_410, parameter_mb=1.91364),
-        steps=500,
+        steps=steps or 500,
         seconds=Seconds(train=7.0, evaluate=1.5),
         versions={},
         machine={},

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ..config import RunConfig
 from ..errors import AutorecallError, DataError
-from ..presets import PRESETS, Published, changes
+from ..presets import PRESETS, Published, changes, share_of_images
 from ..runs.folder import FILES, is_ours, read_config
 from ..runs.names import short_names
 from ..runs.result import MemoryCount, Result, read_result
@@ -22,6 +22,7 @@ from .matrix import MOST_COLUMNS, is_own, task_label
 from .table import Figure
 from .text import printable
 
+IMAGES = "images"  # how many of the paper's, if not all
 NAMED = 5  # of a list that may be long
 
 # What the last digits of a figure depend on, or more: (where it is recorded, under which name, what it is called)
@@ -167,7 +168,7 @@ def grouped(runs: Sequence[Run], told: Told = leave_out) -> list[Row]:
         # Without a preset, a run is compared with the first of its name.
         preset = run.result.preset
         changed = changes(run.config, usual.setdefault(preset, run.config))
-        row = Row(preset, changed | ({"learned": _learned(run)} if run.result.parent else {}), {})
+        row = Row(preset, changed | _of_its_data(run), {})
         twin = rows.setdefault(row.name, row).by_seed.setdefault(run.result.seed, run)
         if twin is not run:  # a duplicate says nothing about how much runs differ
             told(f"{run.folder} has the same settings and seed as {twin.folder}")
@@ -175,10 +176,13 @@ def grouped(runs: Sequence[Run], told: Told = leave_out) -> list[Row]:
     return sorted(rows.values(), key=lambda row: (order.get(row.preset, len(order)), row.name))
 
 
-def _learned(run: Run) -> str:
-    """What a run that went on from another learned: the name of its data, which its folder has after the seed."""
-    name = run.folder.name
-    return name.partition("+")[2] or name
+def _of_its_data(run: Run) -> dict[str, object]:
+    """What no setting says: which data a run that went on from another learned, and how many images of the paper's."""
+    if run.result.parent:
+        name = run.folder.name
+        return {"learned": name.partition("+")[2] or name}  # the folder is named after the seed and the data
+    share = share_of_images(run.config, run.result.steps)
+    return {} if share == 1 else {IMAGES: f"{100 * share:.0f} %"}
 
 
 def notes_on(rows: Sequence[Row], shown: Callable[[str], str]) -> list[str]:

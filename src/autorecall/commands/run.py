@@ -21,7 +21,7 @@ from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own, blamed
-from ..presets import DEFAULT, PRESETS, changes, preset
+from ..presets import DEFAULT, PRESETS, changes, preset, share_of_images
 from ..recall.batch import Recalled
 from ..runs.folder import CURVES, LEARNER, RECALLED, TENSORBOARD, earlier_result, read_config
 from ..runs.loop import Observer
@@ -324,7 +324,8 @@ def print_matrix(console: Console, config: RunConfig, result: Result) -> None:
 def print_result(console: Console, config: RunConfig, result: Result, folder: Path) -> None:
     """Accuracy, forgetting, the memory, and where everything is."""
     usual = PRESETS.get(result.preset)
-    published = usual.published if usual is not None and not changes(config, usual.config) else None
+    whole = share_of_images(config, result.steps) == 1
+    published = usual.published if usual is not None and whole and not changes(config, usual.config) else None
     paper = f"   (paper {published.accuracy} ± {published.accuracy_spread})" if published else ""
     some = "" if config.test_images is None else f", about {config.test_images:,} images"
     console.print(f"average accuracy  {result.accuracy:.1f} % on {result.split}{some}{paper}")

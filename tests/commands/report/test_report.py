@@ -13,6 +13,7 @@ import pytest
 
 from autorecall.commands.report import details
 from autorecall.commands.report.charts import byte_words
+from autorecall.commands.report.comparison import plots
 from autorecall.commands.report.row_details import row_details
 from autorecall.commands.report.scatter import Dot, scatter
 from autorecall.commands.rows import gather, grouped
@@ -84,6 +85,20 @@ def test_several_runs_are_compared_by_mean_and_deviation_beside_the_paper(tmp_pa
     assert sorted(value for value in found.values("href") if value.startswith("#")) == ["#row-0", "#row-1", "#row-2"]
     assert "What does a byte buy?" in lines
     assert {"dot images", "dot numbers", "dot nothing"} <= set(found.values("class"))
+
+
+def test_runs_on_a_part_of_the_images_are_compared_with_each_other_alone(tmp_path: Path) -> None:
+    kept = [MemoryCount(images, images / 100, 0, 0.0) for images in (0, 5, 9)]
+    for name, memory in zip(("naive", "er-500", "lwf"), kept, strict=True):
+        whole = dataclasses.replace(result(f"miniimagenet/{name}", 0), memory=memory)
+        store(tmp_path / name, whole)
+        store(tmp_path / f"{name}-part", dataclasses.replace(whole, steps=whole.steps // 6))
+    rows = [
+        row_details(number, row, [tmp_path], details.Budget.of(6))
+        for number, row in enumerate(grouped(gather(tmp_path)))
+    ]
+    titles = [plot.title for plot in plots(rows)]
+    assert titles == ["MiniImageNet, on test images", "MiniImageNet, 17 % of its images, on test images"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from ...learners.base import LearnerConfig
-from ...presets import PRESETS, Published, paper_steps
+from ...presets import PRESETS, Published, share_of_images
 from ...storage.schema import differences, field_of
 from ..rows import Run
 from ..table import Cell, Figure, Table, signed
@@ -311,17 +311,9 @@ def label_of(preset: str) -> str:
 
 
 def _of_most_images(runs: Sequence[Run]) -> tuple[list[Run], float]:
-    """Of a row's runs those that learned from most images, and their share of the paper's: there may be fewer.
-
-    Shortened streams count as whole: they are not compared with the paper anyway.
-    """
-
-    def share(run: Run) -> float:
-        whole = paper_steps(run.config) if run.config.fraction == 1 else None
-        return 1.0 if whole is None else min(1.0, run.result.steps / whole)
-
-    most = max(map(share, runs))
-    return [run for run in runs if share(run) == most], most
+    """Of a row's runs those that learned from most images, and their share of the paper's."""
+    shares = [share_of_images(run.config, run.result.steps) for run in runs]
+    return [run for run, share in zip(runs, shares, strict=True) if share == max(shares)], max(shares)
 
 
 def _percent(share: float) -> str:

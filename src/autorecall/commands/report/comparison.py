@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..rows import Row
+from ..rows import IMAGES, Row
 from .charts import byte_words
 from .row_details import RowDetails
 from .scatter import Dot, Scatter, scatter
 
 FEWEST = 3  # rows that make a plot
-SHARED = ("fraction", "split", "test_images", "dataset")  # by which rows are told apart, and no settings of a method
+# What rows are told apart by that is not a setting of a method.
+SHARED = ("fraction", "split", "test_images", "dataset", IMAGES)
 VARIANTS = ("ablation-", "-unit-lag", "-no-distill")  # presets that are a method with something changed
 DATASETS = {
     "mnist": "MNIST-5k",
@@ -21,7 +22,7 @@ DATASETS = {
     "miniimagenet": "MiniImageNet",
 }
 
-Group = tuple[str, float, str, int | None, str]
+Group = tuple[str, float, str, int | None, object, str]
 
 
 def plots(rows: Sequence[RowDetails]) -> list[Scatter]:
@@ -44,12 +45,13 @@ def _group(row: Row) -> Group:
     run = row.runs[0]
     config = run.config
     data = run.result.data if config.dataset not in DATASETS else ""  # one's own may be any
-    return (config.dataset, config.fraction, config.split, config.test_images, data)
+    return (config.dataset, config.fraction, config.split, config.test_images, row.changed.get(IMAGES), data)
 
 
 def _title(group: Group) -> str:
-    dataset, fraction, split, images, _ = group
+    dataset, fraction, split, images, share, _ = group
     part = "" if fraction == 1 else f", the first {100 * fraction:g} % of every task"
+    part += "" if share is None else f", {share} of its images"
     some = "" if images is None else f", about {images:,} images tested"
     return (
         f"{DATASETS.get(dataset, 'Your own data')}{part}{some}, on {'validation' if split == 'val' else 'test'} images"
