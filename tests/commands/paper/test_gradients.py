@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -127,11 +127,23 @@ def test_recalled_images_are_drawn_and_kept(results: Path) -> None:
     assert {path.suffix for path in written} == {".safetensors", ".png", ".pdf"}
 
 
-def test_any_seed_that_kept_its_learner_will_do(tmp_path: Path) -> None:
+def test_any_seed_that_kept_its_learner_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autorecall.commands.paper.gradients.IMAGES", 10)
     config = replace(PRESETS["mnist/arm"].config, fraction=FRACTION, curve_points=0, seed=1)
     run("mnist/arm", config, load("mnist"), run_folder(tmp_path, "mnist/arm", config), keep_learner=True)
     assert STUDIES["recalled"].write(Place(tmp_path), 1, FRACTION) == []
     assert STUDIES["recalled"].write(Place(tmp_path), 2, FRACTION)
+    STUDIES["gradients"].write(Place(tmp_path), 2, FRACTION)
+    table = tmp_path / "paper" / f"gradients-mnist+fraction={FRACTION}.md"
+    assert "The network is that of seed 1.\n" in table.read_text()
+
+
+def test_a_network_that_learned_from_a_part_of_the_images_is_named(end: Kept, tmp_path: Path) -> None:
+    found = correlations(replace(end, share=1 / 6), 2)
+    (tmp_path / "gradients-mnist.json").write_text(json.dumps(asdict(found)))
+    STUDIES["gradients"].write(Place(tmp_path, into=tmp_path), 1, 1.0)
+    said = "The network is that of seed 0, which learned from 17 % of its images."
+    assert said in (tmp_path / "gradients-mnist.md").read_text()
 
 
 @pytest.mark.parametrize("change", ['"values": []', '"layer": "FC 9", "kind"', '"images": null'])

@@ -26,7 +26,7 @@ from ...stream import as_batch
 from .. import drawing
 from ..table import Cell, Figure, Table
 from .kept import Kept, KeptStudy, numbers_in
-from .study import Place, Row, write_table
+from .study import Place, Row, percent, write_table
 
 IMAGES = 1000
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR10", "miniimagenet": "MiniImageNet"}
@@ -80,6 +80,10 @@ class Correlations:
 
     images: int
     values: list[Correlation]
+    seed: int = 0
+    """Of the run whose learner it was."""
+    share: float = 1.0
+    """The part of the paper's images that the run learned from."""
 
     @property
     def layers(self) -> list[str]:
@@ -187,7 +191,7 @@ def correlations(end: Kept, count: int) -> Correlations:
         for layer, tensors in layers.items():
             means = table[:, tensors].mean(axis=1)
             found.append(Correlation(layer, kind, with_class, float(means.mean()), float(means.std(ddof=1))))
-    return Correlations(done, found)
+    return Correlations(done, found, end.seed, end.share)
 
 
 def gradients(network: nn.Module, x: Tensor, targets: Tensor) -> list[Tensor]:
@@ -232,7 +236,11 @@ def _table(dataset: str, measured: Correlations) -> Table:
     columns = [f"{kind}, {with_class}" for kind in KINDS for with_class in CLASSES]
     header = ["layer", *(word for column in columns for word in (column, f"{column}, published"))]
     title = f"Correlation of the gradients of {measured.images:,} recalled and real images, {DATASETS[dataset]}"
-    notes = ["Mean ± standard deviation over recalled images. Hard or soft: the targets of the recalled images."]
+    part = "" if measured.share == 1 else f", which learned from {percent(measured.share)}"
+    notes = [
+        "Mean ± standard deviation over recalled images. Hard or soft: the targets of the recalled images. "
+        f"The network is that of seed {measured.seed}{part}."
+    ]
     return Table(title, header, lines, notes)
 
 

@@ -17,6 +17,7 @@ from ...data import Dataset
 from ...errors import AutorecallError, DataError
 from ...learners.shared.algorithm1 import RecallLearner
 from ...learners.shared.saving import load
+from ...presets import share_of_images
 from ...recall.batch import Initial, Recalled
 from ...runs.folder import LEARNER
 from ...runs.run import build_learner
@@ -55,6 +56,9 @@ class Kept:
     learner: RecallLearner
     dataset: Dataset
     stream: Stream
+    seed: int
+    share: float
+    """The part of the paper's images that the run learned from."""
 
     def recall(self, count: int, tasks: Sequence[Task], seed: int = 0) -> Iterator[Samples]:
         """What batches of images of these tasks recall, each as if it came last, until there are `count`."""
@@ -154,4 +158,4 @@ def _loaded(dataset: Dataset, run: Run) -> Kept:
     load(learner, run.folder / LEARNER)
     # The next batch would begin a new task, and with it the teacher would become a copy of the student.
     learner.boundaries.batches -= 1
-    return Kept(learner, dataset, stream)
+    return Kept(learner, dataset, stream, run.config.seed, share_of_images(run.config, run.result.steps))

@@ -139,6 +139,11 @@ def write_table(place: Place, name: str, fraction: float, table: Table) -> list[
     return written
 
 
+def percent(share: float) -> str:
+    """A part of the images of a dataset."""
+    return f"{100 * share:.0f} % of its images"
+
+
 def class_history(run: Run) -> NDArray[np.float64]:
     """The mean probabilities of classes among the recalled images: steps × classes, NaN where nothing was recalled."""
     shares = read_means(run.folder, run.result.steps, run.result.steps).recalled_classes()

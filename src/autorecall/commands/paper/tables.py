@@ -13,7 +13,7 @@ from ...presets import PRESETS, Published, share_of_images
 from ...storage.schema import differences, field_of
 from ..rows import Run
 from ..table import Cell, Figure, Table, signed
-from .study import Place, Row, Study, write_table
+from .study import Place, Row, Study, percent, write_table
 
 NOT_PUBLISHED = " (not in the paper)"
 LABELS = {
@@ -48,14 +48,14 @@ class MainTable(Study):
         found = [(row, *_of_most_images(runs)) for row in self.rows(seeds, fraction) if (runs := place.runs(row))]
         if not found:
             return []
-        lines, shares = [], {_percent(share) for _, _, share in found}
+        lines, shares = [], {percent(share) for _, _, share in found}
         for row, runs, share in found:
-            labelled = row if len(shares) == 1 or share == 1 else replace(row, label=f"{row.label}, {_percent(share)}")
+            labelled = row if len(shares) == 1 or share == 1 else replace(row, label=f"{row.label}, {percent(share)}")
             lines.append(self._line(labelled, runs, fraction == 1 and share == 1))
         header = ("method", "images", "their MB", "parameters", "MB", "M", "seeds", *_COMPARED)
-        title = self._title if len(shares) > 1 or share == 1 else f"{self._title}, {_percent(share)}"
+        title = self._title if len(shares) > 1 or share == 1 else f"{self._title}, {percent(share)}"
         notes = [f"† Stationary: all classes mixed. Chance is {self._chance:g} %.", MEMORY, SPREADS]
-        if shares != {_percent(1)}:
+        if shares != {percent(1)}:
             notes.append("The published figures are of all images: they say little about those of a part.")
         return write_table(place, self.name, fraction, Table(_part(title, fraction), header, lines, notes))
 
@@ -314,10 +314,6 @@ def _of_most_images(runs: Sequence[Run]) -> tuple[list[Run], float]:
     """Of a row's runs those that learned from most images, and their share of the paper's."""
     shares = [share_of_images(run.config, run.result.steps) for run in runs]
     return [run for run, share in zip(runs, shares, strict=True) if share == max(shares)], max(shares)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} % of its images"
 
 
 def _replayed(learner: LearnerConfig) -> Cell:
