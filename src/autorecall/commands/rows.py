@@ -22,7 +22,7 @@ from .matrix import MOST_COLUMNS, is_own, task_label
 from .table import Figure
 from .text import printable
 
-IMAGES = "images"  # how many of the paper's, if not all
+PART = "images"  # how many of the paper's, if not all
 NAMED = 5  # of a list that may be long
 
 # What the last digits of a figure depend on, or more: (where it is recorded, under which name, what it is called)
@@ -182,7 +182,7 @@ def _of_its_data(run: Run) -> dict[str, object]:
         name = run.folder.name
         return {"learned": name.partition("+")[2] or name}  # the folder is named after the seed and the data
     share = share_of_images(run.config, run.result.steps)
-    return {} if share == 1 else {IMAGES: f"{100 * share:.0f} %"}
+    return {} if share == 1 else {PART: f"{100 * share:.0f} %"}
 
 
 def notes_on(rows: Sequence[Row], shown: Callable[[str], str]) -> list[str]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..rows import IMAGES, Row
+from ..rows import PART, Row
 from .charts import byte_words
 from .row_details import RowDetails
 from .scatter import Dot, Scatter, scatter
 
 FEWEST = 3  # rows that make a plot
 # What rows are told apart by that is not a setting of a method.
-SHARED = ("fraction", "split", "test_images", "dataset", IMAGES)
+SHARED = ("fraction", "split", "test_images", "dataset", PART)
 VARIANTS = ("ablation-", "-unit-lag", "-no-distill")  # presets that are a method with something changed
 DATASETS = {
     "mnist": "MNIST-5k",
@@ -45,7 +45,7 @@ def _group(row: Row) -> Group:
     run = row.runs[0]
     config = run.config
     data = run.result.data if config.dataset not in DATASETS else ""  # one's own may be any
-    return (config.dataset, config.fraction, config.split, config.test_images, row.changed.get(IMAGES), data)
+    return (config.dataset, config.fraction, config.split, config.test_images, row.changed.get(PART), data)
 
 
 def _title(group: Group) -> str:
