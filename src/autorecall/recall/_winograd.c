@@ -44,6 +44,10 @@
  * while, as far as was measured. */
 int64_t winograd_bytes(void) { return !(HAS_WIDE) ? 0 : HAS_WIDEST ? 64 : 32; }
 
+/* Transformed weights are read once, in order, and are too many for the near caches; the processor by itself looks ahead
+ * within a page of 4096 bytes only. In a network this halves the time of layers of 160 channels. */
+#define FETCH(pointer) __builtin_prefetch((const char *)(pointer) + 8192, 0, 2)
+
 /* Columns of a product are taken two or three vectors at a time, for as many sums as there are registers. */
 INLINE int64_t panel(int64_t vectors_left) { return vectors_left == 1 ? 1 : vectors_left % 2 ? 3 : 2; }
 
@@ -72,6 +76,8 @@ INLINE int64_t panel(int64_t vectors_left) { return vectors_left == 1 ? 1 : vect
 
 typedef REAL NAMED(vec) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
 #define VEC NAMED(vec)
+typedef REAL NAMED(local) __attribute__((vector_size(BYTES))); /* on the stack, where it can be aligned */
+#define LOCAL NAMED(local)
 #define AT(pointer) (*(VEC *)(pointer))
 #define LANES ((int64_t)(BYTES / sizeof(REAL)))
 
@@ -146,7 +152,7 @@ FOR_ALL void NAMED(winograd_weights)(const REAL *weights, REAL *transformed, int
 
 /* LANES channels of a tile, from 36 pixels to 36 matrices. */
 INLINE void NAMED(into)(const REAL *const *pixels, int64_t channel, REAL *to, int64_t apart) {
-    VEC half[36];
+    LOCAL half[36];
     for (int j = 0; j < 6; j++) {
 #define PIXEL(row) AT(pixels[6 * row + j] + channel)
         VEC a = PIXEL(0), b = PIXEL(1), c = PIXEL(2), d = PIXEL(3), e = PIXEL(4), f = PIXEL(5);
@@ -156,7 +162,7 @@ INLINE void NAMED(into)(const REAL *const *pixels, int64_t channel, REAL *to, in
 #undef PIXEL
     }
     for (int i = 0; i < 6; i++) {
-        const VEC *h = half + 6 * i;
+        const LOCAL *h = half + 6 * i;
 #define TO(column, value) AT(to + (6 * i + column) * apart + channel) = value;
         INPUTS(TO, h[0], h[1], h[2], h[3], h[4], h[5])
 #undef TO
@@ -165,7 +171,7 @@ INLINE void NAMED(into)(const REAL *const *pixels, int64_t channel, REAL *to, in
 
 /* And back, to 16 pixels. */
 INLINE void NAMED(out_of)(const REAL *from, int64_t apart, int64_t channel, const REAL *bias, REAL *const *pixels) {
-    VEC half[24], offset = bias ? AT(bias + channel) : (VEC){0};
+    LOCAL half[24], offset = bias ? (LOCAL)AT(bias + channel) : (LOCAL){0};
     for (int j = 0; j < 6; j++) {
 #define MATRIX(row) AT(from + (6 * row + j) * apart + channel)
         VEC a = MATRIX(0), b = MATRIX(1), c = MATRIX(2), d = MATRIX(3), e = MATRIX(4), f = MATRIX(5);
@@ -175,7 +181,7 @@ INLINE void NAMED(out_of)(const REAL *from, int64_t apart, int64_t channel, cons
 #undef MATRIX
     }
     for (int i = 0; i < 4; i++) {
-        const VEC *h = half + 6 * i;
+        const LOCAL *h = half + 6 * i;
 #define TO(column, value) AT(pixels[4 * i + column] + channel) = (value) + offset;
         OUTPUTS(TO, h[0], h[1], h[2], h[3], h[4], h[5])
 #undef TO
@@ -184,7 +190,7 @@ INLINE void NAMED(out_of)(const REAL *from, int64_t apart, int64_t channel, cons
 
 /* Gradients of 16 outputs, from pixels to 36 matrices. */
 INLINE void NAMED(changes_into)(const REAL *const *pixels, int64_t channel, REAL *to, int64_t apart) {
-    VEC half[24];
+    LOCAL half[24];
     for (int j = 0; j < 4; j++) {
 #define PIXEL(row) AT(pixels[4 * row + j] + channel)
         VEC a = PIXEL(0), b = PIXEL(1), c = PIXEL(2), d = PIXEL(3);
@@ -194,7 +200,7 @@ INLINE void NAMED(changes_into)(const REAL *const *pixels, int64_t channel, REAL
 #undef PIXEL
     }
     for (int i = 0; i < 6; i++) {
-        const VEC *h = half + 4 * i;
+        const LOCAL *h = half + 4 * i;
 #define TO(column, value) AT(to + (6 * i + column) * apart + channel) = value;
         CHANGES(TO, h[0], h[1], h[2], h[3])
 #undef TO
@@ -207,10 +213,12 @@ INLINE void NAMED(changes_into)(const REAL *const *pixels, int64_t channel, REAL
         VEC sum[rows][width];                                                                                         \
         for (int r = 0; r < rows; r++)                                                                                \
             for (int w = 0; w < width; w++) sum[r][w] = add ? AT(product + (t + r) * apart + w * LANES) : (VEC){0};   \
-        for (int64_t k = 0; k < deep; k++)                                                                            \
+        for (int64_t k = 0; k < deep; k++) {                                                                          \
+            for (int w = 0; w < width; w++) FETCH(right + k * further + w * LANES);                                   \
             for (int r = 0; r < rows; r++)                                                                            \
                 for (int w = 0; w < width; w++)                                                                       \
                     sum[r][w] += left[(t + r) * down + k * across] * AT(right + k * further + w * LANES);             \
+        }                                                                                                             \
         for (int r = 0; r < rows; r++)                                                                                \
             for (int w = 0; w < width; w++) AT(product + (t + r) * apart + w * LANES) = sum[r][w];                    \
         t += rows;                                                                                                    \
@@ -329,7 +337,7 @@ FOR_ALL void NAMED(winograd_gradient)(const REAL *x, const REAL *y, REAL *gradie
             int64_t channel = c + LANES <= wide ? c : wide - LANES;
             const REAL *from = product + k * padded + channel;
             REAL *to = gradient + k * wide + channel;
-            VEC half[18];
+            LOCAL half[18];
             for (int j = 0; j < 6; j++) {
 #define MATRIX(row) AT(from + (6 * row + j) * apart)
                 VEC a0 = MATRIX(0), a1 = MATRIX(1), a2 = MATRIX(2), a3 = MATRIX(3), a4 = MATRIX(4), a5 = MATRIX(5);
@@ -339,7 +347,7 @@ FOR_ALL void NAMED(winograd_gradient)(const REAL *x, const REAL *y, REAL *gradie
 #undef MATRIX
             }
             for (int i = 0; i < 3; i++) {
-                const VEC *h = half + 6 * i;
+                const LOCAL *h = half + 6 * i;
 #define TO(column, value) AT(to + (3 * i + column) * deep * wide) = value;
                 WEIGHTS_BACK(TO, h[0], h[1], h[2], h[3], h[4], h[5])
 #undef TO
@@ -348,6 +356,7 @@ FOR_ALL void NAMED(winograd_gradient)(const REAL *x, const REAL *y, REAL *gradie
 }
 
 #undef VEC
+#undef LOCAL
 #undef AT
 #undef LANES
 #undef APART
