@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -14,6 +15,9 @@ CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else
 if WORKER and CORES:
     # Processes of pytest that use all cores wait for each other's threads: the suite took twice the time.
     os.sched_setaffinity(0, {CORES[int(WORKER.removeprefix("gw")) % len(CORES)]})
+
+# A shell that starts pytest in the background has it ignore Ctrl-C, which tests send to themselves and to children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG = "AUTORECALL_FUZZ" in os.environ  # set by scripts/fuzzing.py: other examples every time, and many more
 hypothesis.settings.register_profile(

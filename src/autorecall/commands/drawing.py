@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import operator
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,8 @@ import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from ..storage.files import write_bytes
@@ -42,6 +46,38 @@ def tidy(ax: Axes) -> None:
     """No more ink than needed."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)
+
+
+def name_points(ax: Axes, names: Sequence[str], points: Sequence[tuple[float, float]], size: float = 7) -> list[Text]:
+    """A name beside each point, if possible where it covers no marker or text; all else must have been drawn."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # only then is it known where things are
+    reach = 3 * figure.dpi / 72
+    markers = [place for line in ax.get_lines() for place in line.get_transform().transform(line.get_xydata())]
+    taken = [Bbox.from_extents(x - reach, y - reach, x + reach, y + reach) for x, y in markers]
+    taken += [text.get_window_extent() for text in ax.texts]
+    named = list[Text]()
+    for name, point in zip(names, points, strict=True):
+        tried = list[tuple[int, Text, Bbox]]()
+        for height, side in product((-2.5, 3.5, -8.5, 9.5, -14.5), (1, -1)):
+            text = ax.annotate(
+                name,
+                point,
+                xytext=(5 * side, height),
+                textcoords="offset points",
+                horizontalalignment="left" if side > 0 else "right",
+                fontsize=size,
+            )
+            box = text.get_window_extent()
+            tried.append((box.count_overlaps(taken), text, box))
+        best = min(tried, key=operator.itemgetter(0))
+        for other in tried:
+            if other is not best:
+                other[1].remove()
+        named.append(best[1])
+        taken.append(best[2])
+    return named
 
 
 def shade_windows(ax: Axes, ends: Sequence[int]) -> None:

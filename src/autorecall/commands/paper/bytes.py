@@ -113,7 +113,7 @@ def _draw(ax: Axes, curve: list[_Point], others: list[_Point]) -> None:
     ax.plot(kept, reached, "o-", markersize=4, color=first, label="patch filters, streaming LDA (ours)")
     ax.plot([], [], "s", markersize=4, color=second, label="systems of the paper, as run here")
     ax.plot([], [], "D", markersize=4, color=third, label="others that are not in the paper")
-    named: list[_Point] = []
+    dots = []
     for point in sorted(others, key=lambda point: -point.accuracy.value):
         label, height = point.row.label.removesuffix(NOT_PUBLISHED), point.accuracy.value
         if not point.megabytes:
@@ -123,16 +123,7 @@ def _draw(ax: Axes, curve: list[_Point], others: list[_Point]) -> None:
             continue
         published = label == point.row.label
         ax.plot(point.megabytes, height, "s" if published else "D", markersize=4, color=second if published else third)
-        left, below = any(_near(point, other) for other in named), any(_near(point, other) for other in curve)
-        ax.annotate(
-            label,
-            (point.megabytes, height),
-            xytext=(-5 if left else 5, -10 if below else -2.5),
-            textcoords="offset points",
-            horizontalalignment="right" if left else "left",
-            fontsize=7,
-        )
-        named.append(point)
+        dots.append((label, (point.megabytes, height)))
     ax.set_xscale("log")
     ax.set_xlim(0.006, 60)
     ax.set_xticks((0.01, 0.1, 1, 10), ("0.01", "0.1", "1", "10"))
@@ -141,9 +132,4 @@ def _draw(ax: Axes, curve: list[_Point], others: list[_Point]) -> None:
     ax.set_ylabel("accuracy in %")
     drawing.tidy(ax)
     ax.legend(fontsize=7, loc="lower left", frameon=False)
-
-
-def _near(one: _Point, other: _Point) -> bool:
-    """So near that their names would meet."""
-    apart = abs(one.accuracy.value - other.accuracy.value)
-    return apart < 4 and 0.5 < one.megabytes / other.megabytes < 2
+    drawing.name_points(ax, [label for label, _ in dots], [dot for _, dot in dots])
