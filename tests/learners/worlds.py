@@ -37,14 +37,14 @@ Make = Callable[[], nn.Module]
 
 def mlp(seed: int = 0, inputs: int = 60) -> nn.Module:
     """A perceptron, in double precision."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     layers = nn.Flatten(), nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, CLASSES)
     return nn.Sequential(*layers).double()
 
 
 def conv(seed: int = 0) -> nn.Module:
     """A convolutional network with both kinds of running statistics, in double precision."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     return nn.Sequential(
         nn.Conv2d(IMAGE[0], 4, 3, padding=1, bias=False),
         nn.BatchNorm2d(4, momentum=None),
@@ -60,7 +60,7 @@ def conv(seed: int = 0) -> nn.Module:
 
 def normed() -> nn.Module:
     """A perceptron with running statistics, whose loss stays finite whatever the inputs."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(60), nn.Linear(60, 8), nn.ReLU(), nn.Linear(8, CLASSES))
 
 

@@ -46,7 +46,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 def network_of(kind: str, seed: int = 0) -> nn.Module:
     """A network in double precision, in train mode."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     return NETWORKS[kind]().double()
 
 
