@@ -111,10 +111,10 @@ class Table:
 def signed(value: float) -> str:
     """A difference, with its sign.
 
-    >>> signed(-1.25), signed(0.5)
-    ('−1.2', '+0.5')
+    >>> signed(-1.25), signed(0.5), signed(-0.04)
+    ('−1.2', '+0.5', '+0.0')
     """
-    return f"{value:+.1f}".replace("-", "−")
+    return f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def _text(cell: Cell) -> str:

@@ -80,8 +80,9 @@ class Choosing(Study):
         header = ("method", "MB, MNIST", "MB, CIFAR10", "ms, MNIST", "ms, CIFAR10")
         notes = [
             "MB: what is kept besides the network that is trained, at the end. ms: a batch of ten on one thread of an "
-            "AMD EPYC with AVX2 (ARM and ADI on CIFAR10 by their ratio to naive SGD on another one), the first three "
-            "lines of a Xeon with AVX-512 (naive SGD on MNIST: 1.4); Fashion-MNIST is as MNIST."
+            "AMD EPYC with AVX2 (on CIFAR10 ARM by its ratio to naive SGD on another one, and ADI by its ratio to ARM "
+            "on a Xeon, in the third task), the first three lines of a Xeon with AVX-512 (naive SGD on MNIST: 1.4); "
+            "Fashion-MNIST is as MNIST."
         ]
         return written + write_table(place, f"{self.name}-costs", fraction, Table("Costs", header, prices, notes))
 
