@@ -46,7 +46,7 @@ def all_cores() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def same_start() -> None:
-    # torch.manual_seed would note the whole stack for a GPU that is yet to come: a millisecond, before every test.
+    # torch.manual_seed would also note the whole stack, for GPUs that are yet to come, before every test.
     torch.default_generator.manual_seed(0)
 
 

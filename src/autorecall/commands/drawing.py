@@ -48,7 +48,7 @@ def tidy(ax: Axes) -> None:
     ax.grid(alpha=0.25, linewidth=0.6)
 
 
-def name_points(ax: Axes, names: Sequence[str], points: Sequence[tuple[float, float]], size: float = 7) -> list[Text]:
+def name_points(ax: Axes, names: Sequence[str], points: Sequence[tuple[float, float]]) -> list[Text]:
     """A name beside each point, if possible where it covers no marker or text; all else must have been drawn."""
     figure = ax.get_figure(root=True)
     assert figure is not None
@@ -67,7 +67,7 @@ def name_points(ax: Axes, names: Sequence[str], points: Sequence[tuple[float, fl
                 xytext=(5 * side, height),
                 textcoords="offset points",
                 horizontalalignment="left" if side > 0 else "right",
-                fontsize=size,
+                fontsize=7,
             )
             box = text.get_window_extent()
             tried.append((box.count_overlaps(taken), text, box))

@@ -45,7 +45,7 @@
 int64_t winograd_bytes(void) { return !(HAS_WIDE) ? 0 : HAS_WIDEST ? 64 : 32; }
 
 /* Transformed weights are read once, in order, and are too many for the near caches; by itself, the processor looks ahead
- * within a page of 4096 bytes only. Layers of 80 and more channels spent most of their time waiting for them. */
+ * within a page of 4096 bytes only, and layers of many channels would wait for them. */
 #define FETCH(pointer) __builtin_prefetch((const char *)(pointer) + 8192, 0, 2)
 
 /* Columns of a product are taken two or three vectors at a time, for as many sums as there are registers. */
