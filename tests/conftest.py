@@ -33,6 +33,14 @@ def one_thread() -> None:
     gc.freeze()  # what was imported stays: searches for what a test has left over need not look at it
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """No test loses power. What is to be on the disk before what else is tested where files are written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture
 def all_cores() -> Iterator[None]:
     """For a test of several threads or processes."""

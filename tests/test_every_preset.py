@@ -33,7 +33,7 @@ def quick(config: RunConfig) -> RunConfig:
     """The same method with less to do."""
     short = replace(config, curve_points=0, stream=replace(config.stream, batch_size=3, passes=1))
     if isinstance(short.network, ResNet18Config):
-        short = replace(short, network=replace(short.network, channels=4))
+        short = replace(short, network=replace(short.network, channels=8))
     if isinstance(short.network, PatchesConfig):
         short = replace(short, network=replace(short.network, filters=5))
     if isinstance(short.learner, GENConfig):  # or it takes half a minute

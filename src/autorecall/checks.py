@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args, get_type_hints
+from functools import cache
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from .errors import ConfigError
 
@@ -27,12 +28,24 @@ def is_finite(value: object) -> bool:
         return False
 
 
+@cache
+def type_hints(kind: type) -> dict[str, object]:
+    """The types of a class's fields; to find them takes longer than to check a value against them."""
+    return get_type_hints(kind)
+
+
+@cache
+def _choices(kind: type) -> dict[str, tuple[str, ...]]:
+    """The values that a class's fields allow, for those that list them."""
+    return {name: get_args(hint) for name, hint in type_hints(kind).items() if get_origin(hint) is Literal}
+
+
 def check_choices(config: object, part: str) -> None:
     """Refuse a value that its field does not allow."""
-    for name, kind in get_type_hints(type(config)).items():
-        choices = get_args(kind)
+    kind: type = type(config)
+    for name, choices in _choices(kind).items():
         value = getattr(config, name)
-        if getattr(kind, "__origin__", None) is Literal and value not in choices:
+        if value not in choices:
             raise ConfigError(
                 f"{part}{'.' if part else ''}{name} is {brief(value)}; expected one of {', '.join(choices)}"
             )

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from .checks import brief
+from .checks import brief, type_hints
 from .config import RunConfig
 from .errors import AutorecallError, ConfigError, reason
 from .learners.base import Learner, LearnerConfig
@@ -150,7 +150,7 @@ def check_own(part: str, config: object) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         try:
-            kind, stored = typing.get_type_hints(type(config))[field.name], json.loads(json.dumps(plain(value)))
+            kind, stored = type_hints(type(config))[field.name], json.loads(json.dumps(plain(value)))
             is_kept = decode(kind, stored, field.name) == value
         except Exception:  # types that JSON or the schema do not know, or names that only an editor knows
             is_kept = False

@@ -40,6 +40,7 @@ from .shared.inspection import (
     numbers_of,
 )
 from .shared.modes import evaluating, training
+from .shared.plain_sgd import PlainSGD
 from .shared.tensors import FLOATS, INTEGERS, usable
 from .shared.traps import warn_of_traps
 from .shared.undo import KeptBuffers, Undo
@@ -125,7 +126,7 @@ class Learner(ABC):
         if not trained and optimizer is None:
             raise InputError("the network has no parameter that requires a gradient; there is nothing to train")
         self.network = network
-        self.optimizer = optimizer or torch.optim.SGD(trained, lr=learning_rate)
+        self.optimizer = optimizer or PlainSGD(trained, lr=learning_rate)
         self.generator = torch.Generator().manual_seed(seed)
         self.classes = 0  # number of outputs, known after the first batch
         self._known_inputs: dict[tuple[torch.Size, torch.dtype], int] = {}  # the outputs for what the network accepts

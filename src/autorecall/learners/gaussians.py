@@ -31,6 +31,7 @@ from .shared import undo
 from .shared.class_gaussians import ClassGaussians, Likelihoods
 from .shared.features import features_and_logits, last_linear
 from .shared.modes import evaluating
+from .shared.plain_sgd import PlainSGD
 from .shared.undo import Undo
 
 LEAST_RIDGE = 1e-6
@@ -94,7 +95,7 @@ class Gaussians(Learner):
         self.config = config or GaussiansConfig()
         if next(network.parameters(), None) is None:
             raise InputError("the network has no parameters; use one that ends in an nn.Linear")
-        optimizer = torch.optim.SGD(network.parameters(), lr=self.config.sample_rate)  # what has no gradient stays
+        optimizer = PlainSGD(network.parameters(), lr=self.config.sample_rate)  # what has no gradient stays
         super().__init__(network, self.config.sample_rate, optimizer, seed)
         self.statistics = ClassGaussians(0, 0, 0, torch.float32)  # the first batch gives the sizes
         self._head: nn.Module | None = None  # what follows the features, once it has been found

@@ -23,6 +23,7 @@ from .shared import undo
 from .shared.features import forward_pass, last_linear
 from .shared.finite import check_finite
 from .shared.modes import evaluating
+from .shared.plain_sgd import PlainSGD
 from .shared.undo import Undo
 
 MARGIN = 1e-6  # of the largest number: below it, rounding cannot make one infinite
@@ -57,7 +58,7 @@ class SLDA(Learner):
         self.config = config or SLDAConfig()
         if next(network.parameters(), None) is None:
             raise InputError("the network has no parameters; use one that ends in an nn.Linear")
-        unused = torch.optim.SGD(network.parameters(), lr=0.0)  # the layer follows from statistics; all may be frozen
+        unused = PlainSGD(network.parameters(), lr=0.0)  # the layer follows from statistics; all may be frozen
         super().__init__(network, learning_rate=0.0, optimizer=unused, seed=seed)
         self._begin(0, 0, torch.float32)  # the first batch gives the sizes
         self._layer: nn.Linear | None = None  # the network's last, once it has been found

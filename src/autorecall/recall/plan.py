@@ -48,8 +48,7 @@ class Plan:
         if not all(map(_is_known, network.modules())):
             return None
         try:
-            graph = _graph_of(network)
-            return Plan(*_Planner(network, graph, _shapes(network, graph, shape)).plan())
+            return Plan(*_Planner(network, *_graph_of(network, shape)).plan())
         except Exception:  # a network of the user's may raise anything, and autograd may yet do it
             return None
 
@@ -142,41 +141,44 @@ class _Unknown(Exception):
     """Something that cannot be planned."""
 
 
-def _graph_of(network: nn.Module) -> fx.Graph:
-    """What `forward` calls, in this order, found by running a copy whose layers take notes instead of calculating.
+def _graph_of(network: nn.Module, shape: torch.Size) -> tuple[fx.Graph, dict[fx.Node, torch.Size]]:
+    """What `forward` calls, in this order, and the shape of each result for a batch of two images.
 
-    (The tracer of torch.fx would change all modules of the process for a moment, those of other threads as well.)
+    Found by running a copy twice: first with layers that take notes instead of calculating, then as it is. (The tracer
+    of torch.fx would change all modules of the process for a moment, those of other threads as well; the meta device
+    would need no values, but takes longer than a pass.)
     """
     copied, graph = copy.deepcopy(network), fx.Graph()
     tracer = fx.proxy.GraphAppendingTracer(graph)
+    layers = {name: layer for name, layer in copied.named_modules() if type(layer) in LAYERS}
 
     def note(name: str, x: fx.Proxy) -> fx.Proxy:
         return fx.Proxy(graph.call_module(name, (x.node,)), tracer)
 
-    for name, layer in copied.named_modules():
-        if type(layer) in LAYERS:
-            layer.forward = partial(note, name)
+    for name, layer in layers.items():
+        layer.forward = partial(note, name)
     graph.output(copied(fx.Proxy(graph.placeholder("images"), tracer)).node)
+    for layer in layers.values():
+        del layer.forward
     for node in graph.nodes:
-        if node.op == "call_module" and isinstance(network.get_submodule(node.target), nn.Identity):
+        if node.op == "call_module" and isinstance(layers[node.target], nn.Identity):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-    return graph
+    return graph, _shapes(copied.eval(), graph, next(network.parameters()).new_zeros(2, *shape))
 
 
-def _shapes(network: nn.Module, graph: fx.Graph, shape: torch.Size) -> dict[fx.Node, torch.Size]:
-    """The shape of everything for a batch of two images."""
-    found: dict[str, torch.Size] = {}
+@torch.no_grad()
+def _shapes(network: nn.Module, graph: fx.Graph, images: Tensor) -> dict[fx.Node, torch.Size]:
+    found: dict[fx.Node, torch.Size] = {}
 
     class Noting(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             value = super().run_node(n)
-            found[n.name] = value.shape
+            found[n] = value.shape
             return value
 
-    traced = fx.GraphModule(copy.deepcopy(network).eval().to("meta"), graph)
-    Noting(traced).run(torch.empty(2, *shape, device="meta", dtype=next(network.parameters()).dtype))
-    return {node: found[node.name] for node in graph.nodes}
+    Noting(network, graph=graph).run(images)
+    return found
 
 
 class _Planner:

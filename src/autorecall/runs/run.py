@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +98,12 @@ def device(name: str) -> torch.device:
 def versions() -> dict[str, str]:
     """Those that the last digits may depend on."""
     own = {"python": platform.python_version(), "autorecall": __version__}
-    return own | {name: importlib.metadata.version(name) for name in VERSIONS}
+    return own | {name: _installed(name) for name in VERSIONS}
+
+
+@cache
+def _installed(name: str) -> str:
+    return importlib.metadata.version(name)
 
 
 def machine_of(network: nn.Module, device: str) -> dict[str, str]:

@@ -7,10 +7,9 @@ import inspect
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Literal, TypeVar
 
-from ..checks import brief, is_finite
+from ..checks import brief, is_finite, type_hints
 from ..errors import AutorecallError, ConfigError, reason
 from .extensible import Extensible, NotImported, is_foreign, name_of
 
@@ -85,7 +84,7 @@ def _decode_dataclass(kind: type, value: object, path: str) -> object:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path} is {brief(value)}; expected an object with the fields of {kind.__name__}")
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    hints = _hints(kind)
+    hints = type_hints(kind)
     unknown = [name for name in value if name not in fields and name not in ("kind", "method")]
     if unknown:
         raise ConfigError(f"{path}.{_name(unknown[0])} is not a field of {kind.__name__}; remove it")
@@ -100,12 +99,6 @@ def _decode_dataclass(kind: type, value: object, path: str) -> object:
         if isinstance(error, AutorecallError) or not is_foreign(kind):
             raise
         raise ConfigError(f"{path} is refused by {name_of(kind)}: {reason(error)}; correct its settings") from error
-
-
-@cache
-def _hints(kind: type) -> dict[str, object]:
-    """The types of a dataclass's fields; to find them takes longer than to check a value against them."""
-    return typing.get_type_hints(kind)
 
 
 def _name(name: str) -> str:

@@ -20,19 +20,27 @@ from autorecall.presets import PRESETS
 from .worlds import write_rows, write_run
 
 
-@pytest.mark.parametrize("name", ["accuracy", "history", "suppressed", "diversity"])
-def test_a_figure_is_drawn_as_png_and_pdf_and_the_same_again(name: str, tmp_path: Path) -> None:
+def drawn(name: str, place: Path) -> dict[str, Path]:
+    """The files of a figure of two seeds, by their names."""
     rows = STUDIES[name].rows(2, 1.0)
-    write_rows(tmp_path, rows, [[50.0 + number, 40.0 + number][: row.seeds] for number, row in enumerate(rows)])
-    written = STUDIES[name].write(Place(tmp_path), 2, 1.0)
-    files = {path.name: path for path in written}
+    write_rows(place, rows, [[50.0 + number, 40.0 + number][: row.seeds] for number, row in enumerate(rows)])
+    return {path.name: path for path in STUDIES[name].write(Place(place), 2, 1.0)}
+
+
+@pytest.mark.parametrize("name", ["accuracy", "history", "suppressed", "diversity"])
+def test_a_figure_is_drawn_as_png_and_pdf(name: str, tmp_path: Path) -> None:
+    files = drawn(name, tmp_path)
     with Image.open(files[f"{name}.png"]) as picture:
         assert picture.size[0] > 800
         assert len(picture.convert("RGB").getcolors(100_000) or []) > 20  # something is drawn
     assert files[f"{name}.pdf"].read_bytes().startswith(b"%PDF")
-    before = {path: path.read_bytes() for path in written}
-    STUDIES[name].write(Place(tmp_path), 2, 1.0)
-    assert {path: path.read_bytes() for path in written} == before
+
+
+def test_the_same_figure_gives_the_same_files(tmp_path: Path) -> None:
+    files = drawn("history", tmp_path)
+    before = {name: path.read_bytes() for name, path in files.items()}
+    STUDIES["history"].write(Place(tmp_path), 2, 1.0)
+    assert {name: path.read_bytes() for name, path in files.items()} == before
 
 
 @pytest.mark.parametrize("name", STUDIES)
