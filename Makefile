@@ -1,17 +1,18 @@
 # Two commands: `make demo` trains ARM on real digits, `make test` checks everything.
-# `make results` makes the MNIST tables of docs/results.md, `make tenth` those of a tenth of CIFAR10, `make validation` what
-# settings were chosen by (DATA=folder); they make what is missing, and go on where they were stopped.
-# `make torture MINUTES=5` kills runs and damages what they saved, as often as it can in that time, and fails if one of
-# them ends otherwise than undisturbed.
-# `make docs` builds the documentation site, in an environment of its own without torch: site/index.html opens from disk.
-# `make test-package` builds sdist and wheel, installs them elsewhere and tries them, in a minute.
-# `make test-onnx` installs what `autorecall export` needs beside the rest, and tries what it writes.
-# `make test-ray` installs Ray beside the rest and tries a cluster of two nodes on this machine, in three minutes.
-# `make test-report` tries the page of `autorecall report`, in a browser too if there is one (apt-get install chromium).
-# `make test-tensorboard`, `make test-examples` and `make test-avalanche` try what needs TensorBoard, Lightning and timm, and
-# Avalanche; the last one in an environment of its own, .venv-avalanche.
-# `make fuzz MINUTES=5` draws examples for the fuzz tests in that time, other ones every time.
-# All of them set up .venv from a lock file with exact versions, and do so again only when the lock file changes.
+# `make results` makes the MNIST tables of docs/results.md, `make tenth` those for a tenth of CIFAR10, and `make validation`
+# the runs by which settings were chosen (DATA=folder). All three make only what is missing, and resume if they were stopped.
+# `make torture MINUTES=5` keeps killing runs and damaging what they saved for that long, and fails if one of them ends
+# differently from an undisturbed run.
+# `make docs` builds the documentation site in its own environment, without torch: site/index.html opens from disk.
+# `make test-package` builds sdist and wheel, installs the wheel elsewhere and tries it, in a minute.
+# `make test-onnx` also installs what `autorecall export` needs, and tests what it writes.
+# `make test-ray` also installs Ray, and tests a cluster of two nodes on this machine, in three minutes.
+# `make test-report` tests the page of `autorecall report`, also in a browser if there is one (apt-get install chromium).
+# `make test-tensorboard`, `make test-examples` and `make test-avalanche` test what needs TensorBoard, Lightning and timm, and
+# Avalanche, respectively; the last one uses its own environment, .venv-avalanche.
+# `make fuzz MINUTES=5` draws new examples for the fuzz tests for that long, different ones every time.
+# All of them set up their environment (.venv but for two) from lock files with exact versions, and do so again only when
+# those, pyproject.toml or the C sources change.
 
 SUITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do \
