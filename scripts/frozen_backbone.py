@@ -279,7 +279,7 @@ def write(numbers: Numbers, place: Place) -> list[Path]:
     notes = [
         f"Mean ± standard deviation over seeds, in percent, on {TESTED} test images of each new class; chance is 20 %. "
         f"The backbone reaches {numbers.backbone_accuracy:.1f} % on its own five classes and has "
-        f"{numbers.backbone_parameters:,} parameters. Keeps: beside network and backbone."
+        f"{numbers.backbone_parameters:,} parameters. Keeps: besides the network and the backbone."
     ]
     return write_table(place, "frozen-backbone", 1.0, Table(title, header, lines, notes))
 

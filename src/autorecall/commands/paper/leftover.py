@@ -97,10 +97,10 @@ class LeftoverStudy(KeptStudy):
             return []
         header = ("dataset", "images", "correlation", "SSIM", "nearest other", "own is nearest, %")
         notes = [
-            f"Mean ± standard deviation over images: {'; '.join(counts)}. Correlation and SSIM are with the own image: "
-            "the one that recall started from; for noise, the most similar one of the batch. Nearest other: the "
-            "highest correlation with a training image that is not the own one. The last column is the share of images "
-            "to which no training image is nearer than their own."
+            f"Mean ± standard deviation over images: {'; '.join(counts)}. An image's own is the one that recall "
+            "started from or, for noise, the most similar one of the batch: correlation and SSIM are with that one. "
+            "Nearest other: the highest correlation with any other training image. The last column is the share of "
+            "images whose own is the nearest of all training images."
         ]
         table = Table("How much of a real image is left in a recalled one, ARM", header, lines, notes)
         return [*written, *write_table(place, self.name, fraction, table)]
