@@ -30,7 +30,7 @@ def is_finite(value: object) -> bool:
 
 @cache
 def type_hints(kind: type) -> dict[str, object]:
-    """The types of a class's fields; to find them takes longer than to check a value against them."""
+    """The types of a class's fields; finding them takes longer than checking a value against them."""
     return get_type_hints(kind)
 
 

@@ -296,6 +296,10 @@ def by_length(of: Written, x: Tensor) -> Tensor:
     return of.conv(x).view(len(x), 4, 12, 8)  # type: ignore[no-any-return]
 
 
+def dropped(of: Written, x: Tensor) -> Tensor:
+    return F.dropout(of.conv(x), 0.5, of.training)
+
+
 def written(forward: Callable[[Written, Tensor], Tensor]) -> Make:
     return lambda: Written(forward)
 
@@ -303,7 +307,10 @@ def written(forward: Callable[[Written, Tensor], Tensor]) -> Make:
 @pytest.mark.parametrize(
     "make",
     [
-        *map(written, (relu_behind_identity, norm_twice, broadcast, spread, pooled_otherwise, by_name, by_length)),
+        *map(
+            written,
+            (relu_behind_identity, norm_twice, broadcast, spread, pooled_otherwise, by_name, by_length, dropped),
+        ),
         Moody,
         Branching,
         Twice,
@@ -319,7 +326,9 @@ def written(forward: Callable[[Written, Tensor], Tensor]) -> Make:
 )
 def test_what_is_not_known_is_left_to_autograd(make: Make) -> None:
     network, x = made(make)
+    state = torch.get_rng_state()
     assert Plans().of(network, x) is None
+    assert torch.equal(torch.get_rng_state(), state)  # or a run that is resumed, and plans again, would draw others
 
 
 def frozen(network: nn.Module) -> None:

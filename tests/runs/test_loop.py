@@ -605,7 +605,7 @@ def test_another_version_is_said_and_noted(data: Dataset, tmp_path: Path, monkey
         (6, "1.1", [f"{began} 1.0 and resumes with 1.1; {differ}"]),
         (0, "1.2", [f"{began} 1.0, then 1.1 and resumes with 1.2; {differ}"]),
     ]:
-        monkeypatch.setattr("autorecall.runs.run._installed", {"torch": now, "numpy": real}.get)
+        monkeypatch.setattr("autorecall.runs.run._installed", {"torch": now, "numpy": real}.__getitem__)
         watch = Watch(killed_after=step)
         with suppress(Killed):
             run("own/bars", config(checkpoint_seconds=0.0), data, tmp_path, watch)

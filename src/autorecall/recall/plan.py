@@ -177,7 +177,8 @@ def _shapes(network: nn.Module, graph: fx.Graph, images: Tensor) -> dict[fx.Node
             found[n] = value.shape
             return value
 
-    Noting(network, graph=graph).run(images)
+    with torch.random.fork_rng(devices=[]):  # what cannot be planned is run as well, and may draw
+        Noting(network, graph=graph).run(images)
     return found
 
 

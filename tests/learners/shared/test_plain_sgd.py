@@ -33,7 +33,7 @@ def trained(optimizer: SGD, steps: int = 4) -> list[Tensor]:
 
 
 def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(map(torch.equal, one, other))
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_a_step_is_that_of_torch_to_the_bit() -> None:
@@ -61,6 +61,18 @@ def test_settings_changed_later_are_those_of_torch(change: dict[str, object]) ->
         found.append(trained(optimizer))
     assert same(*found)
     assert not same(found[1], as_it_was)
+
+
+@pytest.mark.parametrize("change", [{}, {"momentum": 0.9}])
+def test_hooks_are_called_once_per_step(change: dict[str, object]) -> None:
+    for kind in KINDS:  # torch's first, which leaves a hooked step behind
+        called: list[str] = []
+        optimizer = kind(parameters(), lr=0.3)
+        optimizer.param_groups[0].update(change)
+        optimizer.register_step_pre_hook(lambda *_, called=called: called.append("before"))
+        optimizer.register_step_post_hook(lambda *_, called=called: called.append("after"))
+        trained(optimizer, 2)
+        assert called == ["before", "after"] * 2
 
 
 def test_gradients_may_be_sparse() -> None:

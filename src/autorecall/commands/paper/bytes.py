@@ -131,5 +131,5 @@ def _draw(ax: Axes, curve: list[_Point], others: list[_Point]) -> None:
     ax.set_xlabel("kept besides the network, in MB")
     ax.set_ylabel("accuracy in %")
     drawing.tidy(ax)
-    ax.legend(fontsize=7, loc="lower left", frameon=False, labelspacing=0.2, borderaxespad=0)  # below naive SGD
+    ax.legend(fontsize=7, loc="lower left", frameon=False, labelspacing=0.2, borderaxespad=0)  # stays below naive SGD
     drawing.name_points(ax, [label for label, _ in dots], [dot for _, dot in dots])

@@ -17,8 +17,15 @@ def _bare(method: Method) -> Method:
     return cast(Method, getattr(method, "__wrapped__", method))
 
 
+# torch's own step. Once an SGD was made anywhere, SGD.step also calls the hooks of a step, as ours does.
+TORCHS_STEP = _bare(SGD.step) if getattr(SGD.step, "hooked", False) else SGD.step
+
+
 class PlainSGD(SGD):
-    """torch's SGD, to the bit, but without torch's compiler: importing that takes nearly as long as importing torch."""
+    """torch's SGD, to the bit. As long as it is plain, on a CPU, it does not import torch's compiler.
+
+    That would take nearly as long as importing torch.
+    """
 
     add_param_group = _bare(SGD.add_param_group)
     load_state_dict = _bare(SGD.load_state_dict)
@@ -28,7 +35,7 @@ class PlainSGD(SGD):
     def step(self, closure: Any = None) -> Any:
         """p ← p − η·gradient. If `param_groups` were changed to anything more, torch's own step."""
         if closure is not None or not all(map(_is_plain, self.param_groups)):
-            return super().step(closure)
+            return TORCHS_STEP(self, closure)
         with torch.no_grad():
             for group in self.param_groups:
                 for p in group["params"]:
