@@ -3,6 +3,7 @@
 Like ARM except for the objective: every image is given an earlier class and pushed towards what the teacher sees as it,
 with batch statistics close to the teacher's running ones (if it has batch-norm), while student and teacher disagree.
 MNIST-5k, seeds 0-4: accuracy 59.8 ± 3.1, forgetting 6.8 ± 3.9 (paper 55.4 ± 2.6, 11.5 ± 5.0).
+CIFAR10, seed 0: accuracy 23.9, forgetting 13.6 (paper 24.8 ± 0.9, 12.0 ± 4.5).
 """
 
 from __future__ import annotations
