@@ -79,10 +79,9 @@ class Choosing(Study):
         written = write_table(place, self.name, fraction, Table(f"Accuracy{part}", header, figures, notes))
         header = ("method", "MB, MNIST", "MB, CIFAR10", "ms, MNIST", "ms, CIFAR10")
         notes = [
-            "MB: what is kept besides the network that is trained, at the end. ms: a batch of ten on one thread of an "
-            "AMD EPYC with AVX2 (on CIFAR10 ARM by its ratio to naive SGD on another one, and ADI by its ratio to ARM "
-            "on a Xeon, in the third task), the first three lines of a Xeon with AVX-512 (naive SGD on MNIST: 1.4); "
-            "Fashion-MNIST is as MNIST."
+            "MB: what is kept besides the network that is trained, at the end. ms: the time for a batch of "
+            "ten on one thread of an AMD EPYC with AVX2 (ADI on CIFAR10: in the third task); for the first three rows, "
+            "of a Xeon with AVX-512, where naive SGD on MNIST takes 1.4. Fashion-MNIST takes as long as MNIST."
         ]
         return written + write_table(place, f"{self.name}-costs", fraction, Table("Costs", header, prices, notes))
 
