@@ -20,8 +20,8 @@ LARGER = 7  # images of 84 × 84 against 32 × 32
 
 # Milliseconds per step on one thread, by the name after the slash; what is not named takes as long as its method.
 # On CIFAR10, ARM and ADI (in the third task) are by scripts/iteration_times.py on another such machine, where a naive
-# step took 67, GEN-MIR by a run on a Xeon with AVX-512 beside another run, and the ablations are ARM's by the sizes that
-# `autorecall bench` measures.
+# step took 67, GEN-MIR by a run on a Xeon with AVX-512 beside another run, and the ablations are ARM's by the sizes
+# that `autorecall bench` measures.
 # Those of slda, gaussians and patches are of a Xeon with AVX-512, where a naive step on MNIST takes 1.4; patches on
 # MiniImageNet is a guess by the area of its images.
 MNIST: dict[str, float] = {
