@@ -22,7 +22,7 @@ TORCHS_STEP = _bare(SGD.step) if getattr(SGD.step, "hooked", False) else SGD.ste
 
 
 class PlainSGD(SGD):
-    """torch's SGD, to the bit. As long as it is plain, on a CPU, it does not import torch's compiler, a large package."""
+    """torch's SGD, to the bit. As long as it is plain, and on a CPU, it does not import torch's compiler."""
 
     add_param_group = _bare(SGD.add_param_group)
     load_state_dict = _bare(SGD.load_state_dict)
