@@ -21,23 +21,25 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its spread; None if there is none. `marked` ones are outside what the paper reports."""
+    """A number with its spread; None if there is none. `marked` ones are outside what the paper reports, a `change` is
+    printed with its sign."""
 
     value: float
     spread: float | None = None
     marked: bool = False
     digits: int = 1
+    change: bool = False
 
     @classmethod
-    def over(cls, values: Sequence[float], digits: int = 1) -> Figure | None:
+    def over(cls, values: Sequence[float], digits: int = 1, change: bool = False) -> Figure | None:
         """Mean and standard deviation; None if there are no values."""
         if not values:
             return None
         deviation = statistics.stdev(values) if len(values) > 1 else None
-        return cls(statistics.fmean(values), deviation, digits=digits)
+        return cls(statistics.fmean(values), deviation, digits=digits, change=change)
 
     def __str__(self) -> str:
-        plain = f"{self.value:.{self.digits}f}".replace("-", "−")
+        plain = signed(self.value, self.digits) if self.change else f"{self.value:.{self.digits}f}".replace("-", "−")
         spread = "" if self.spread is None else f" ± {self.spread:.{self.digits}f}"
         return plain + spread + "*" * self.marked
 
@@ -108,13 +110,13 @@ class Table:
         return lines.getvalue()
 
 
-def signed(value: float) -> str:
+def signed(value: float, digits: int = 1) -> str:
     """A difference, with its sign.
 
     >>> signed(-1.25), signed(0.5), signed(-0.04)
     ('−1.2', '+0.5', '+0.0')
     """
-    return f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")
+    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
 
 
 def _text(cell: Cell) -> str:

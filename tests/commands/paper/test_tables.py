@@ -96,7 +96,17 @@ def test_the_ablation_has_differences_from_the_baseline(tmp_path: Path) -> None:
     assert len(lines) == 14
     assert (lines[0][""], lines[0]["change"], lines[0]["published change"]) == ("Baseline", "", "")
     assert (lines[1][""], lines[1]["change"], lines[1]["published change"]) == ("λ1 = 0, λ2 = 0", "-2.5", "-3.6")
+    assert float(lines[1]["change spread"]) == pytest.approx(0.5**0.5, abs=1e-6)
     assert [line["seeds"] for line in lines] == ["2", "2", *["1"] * 12]
+    assert [float(line["change"]) for line in lines[2:]] == [number - 20.0 for number in range(12)]  # from seed 0 alone
+    assert "| −2.5 ± 0.7 |" in (tmp_path / "paper" / "ablation.md").read_text()
+
+
+def test_a_change_without_a_baseline_of_its_seed_is_left_out(tmp_path: Path) -> None:
+    base, changed, *_ = STUDIES["ablation"].rows(2, 1.0)
+    write_run(tmp_path, base.preset, base.config, 20.0)
+    write_run(tmp_path, changed.preset, replace(changed.config, seed=1), 30.0)
+    assert [line["change"] for line in lines_of("ablation", tmp_path)] == ["", ""]
 
 
 def test_distillation_has_a_line_for_each_case_and_a_column_for_each_method(tmp_path: Path) -> None:

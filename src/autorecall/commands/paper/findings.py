@@ -16,7 +16,7 @@ from ..table import Table, signed
 from .figures import DATASETS, Diversity, History, Suppressed
 from .gradients import Gradients
 from .study import Place, Row, Study, class_history, write_table
-from .tables import Ablation
+from .tables import Ablation, changes_by_seed
 
 TENTH = 0.1  # of the stream, for what needs many runs on natural images
 LITTLE = 1.0  # a point of accuracy hardly matters
@@ -131,11 +131,10 @@ def _most_in_the_last_layer(place: Place, seeds: int, fraction: float) -> Eviden
 
 
 def _changes(place: Place, seeds: int, fraction: float) -> dict[str, float]:
-    """How far each change to ARM moves the accuracy, at a tenth of the stream."""
-    rows = [(row.label, place.runs(row)) for row in Ablation().rows(seeds, min(fraction, TENTH))]
-    means = {label: fmean(run.result.accuracy for run in runs) for label, runs in rows if runs}
-    base = means.pop("Baseline", None)
-    return {} if base is None else {label: mean - base for label, mean in means.items()}
+    """How far each change to ARM moves the accuracy, from the same seeds without it, at a tenth of the stream."""
+    base, *changed = ((row.label, place.runs(row)) for row in Ablation().rows(seeds, min(fraction, TENTH)))
+    by_seed = {label: changes_by_seed(runs, base[1]) for label, runs in changed}
+    return {label: fmean(changes) for label, changes in by_seed.items() if changes}
 
 
 def _start_and_entropy(place: Place, seeds: int, fraction: float) -> Evidence | None:

@@ -216,9 +216,9 @@ class Ablation(Study):
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """Accuracy and forgetting, and how far each is from the baseline, measured and published."""
         rows = [(row, place.runs(row)) for row in self.rows(seeds, fraction)]
-        base = Figure.over([run.result.accuracy for run in rows[0][1]])
+        base = rows[0][1]
         usual = PRESETS["cifar10/arm"].published
-        if base is None:
+        if not base:
             return []
         assert usual is not None
         lines: list[list[Cell]] = []
@@ -227,16 +227,14 @@ class Ablation(Study):
             if not runs:
                 continue
             assert published is not None
-            accuracy = Figure.over([run.result.accuracy for run in runs])
             forgetting = Figure.over([run.result.forgetting for run in runs if run.result.forgetting is not None])
-            assert accuracy is not None
             first = row.preset == "cifar10/arm"
             lines.append(
                 [
                     row.label,
                     len(runs),
                     *_beside([run.result.accuracy for run in runs], published, "accuracy", fraction == 1)[:1],
-                    None if first else signed(accuracy.value - base.value),
+                    None if first else Figure.over(changes_by_seed(runs, base), change=True),
                     _printed(published, "accuracy"),
                     None if first else signed(published.accuracy - usual.accuracy),
                     forgetting,
@@ -244,7 +242,7 @@ class Ablation(Study):
                 ]
             )
         header = ("", "seeds", "accuracy", "change", "published accuracy", "published change", *_COMPARED[2:])
-        notes = ["Change: difference of the mean accuracy from the baseline's, in points.", SPREADS]
+        notes = ["Change: difference in accuracy from the baseline of the same seed, in points.", SPREADS]
         title = _part("Ablation of ARM on CIFAR10", fraction)
         return write_table(place, self.name, fraction, Table(title, header, lines, notes))
 
@@ -295,6 +293,12 @@ class Selection(Study):
                 best = [line for _, line in sorted(lines, key=lambda line: -line[0])]
                 written += write_table(place, f"{self.name}-{dataset}", fraction, Table(title, header, best, [SPREADS]))
         return written
+
+
+def changes_by_seed(runs: Sequence[Run], base: Sequence[Run]) -> list[float]:
+    """How far the accuracy of each run is from that of the baseline with its seed, as far as there is one."""
+    usual = {run.config.seed: run.result.accuracy for run in base}
+    return [run.result.accuracy - usual[run.config.seed] for run in runs if run.config.seed in usual]
 
 
 def is_of_main_table(name: str) -> bool:
