@@ -28,11 +28,12 @@ MINUTES ?= 5
 demo: $(VENV)/.installed
 	$(BIN)/autorecall run
 
+# Tests of several threads run beside other tests, so that threads had better not wait for long: see commands/process.py.
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto --dist worksteal
+	GOMP_SPINCOUNT=10000 $(BIN)/pytest -n auto --dist worksteal
 
 docs: .venv-docs/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet

@@ -53,6 +53,9 @@ commands:
 
 def main() -> None:
     """The `autorecall` program."""
+    from .commands.process import wait_briefly
+
+    wait_briefly()
     for file in (sys.stdout, sys.stderr):
         if isinstance(file, TextIOWrapper):
             file.reconfigure(errors="backslashreplace")  # an old terminal may not know ± or a name

@@ -11,7 +11,7 @@ from rich.table import Table
 from ..errors import ConfigError
 from ..storage.files import make_folder, write_json
 from .measure import Iterations, Report, Timing, measure
-from .memory import keep_freed_memory
+from .process import keep_freed_memory
 from .words import call
 
 

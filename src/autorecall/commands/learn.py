@@ -19,8 +19,8 @@ from ..runs.another_day import joined_classes, learn, relabelled
 from ..runs.folder import read_config
 from ..runs.model import Model, load_model
 from .matrix import Matrix
-from .memory import keep_freed_memory
 from .output import quiet_console
+from .process import keep_freed_memory
 from .run import Bar, print_result
 from .signals import watched
 from .source import report_left_out

@@ -34,7 +34,7 @@ from ..recall.batch import Recalled
 from ..runs.loop import images_at_once
 from ..stream import as_batch
 from ..torch_state import cores, limited_threads
-from .memory import keep_freed_memory
+from .process import keep_freed_memory
 
 Batch = tuple[Tensor, Tensor]
 WARM_UP = 2  # iterations before timing: threads start, memory is first touched

@@ -32,9 +32,9 @@ from ..storage.extensible import refuse_not_imported
 from ..storage.schema import texts, to_json
 from ..torch_state import cores
 from .matrix import Matrix, is_own
-from .memory import keep_freed_memory
 from .output import quiet_console
 from .own_data import COLOUR, best_preset, dataset_meant, fitted, why_best
+from .process import keep_freed_memory
 from .signals import watched
 from .source import Source, report_left_out, source_of
 from .text import complain, printable

@@ -30,7 +30,7 @@ from ..runs.result import Result, read_result
 from ..runs.run import run
 from ..storage.schema import decode, to_json
 from .matrix import is_own
-from .memory import keep_freed_memory
+from .process import keep_freed_memory
 from .signals import Stop, watched
 from .source import Source, source_of
 

@@ -1,4 +1,4 @@
-"""The C library's memory, which the program sets up for itself; as a library, autorecall leaves it alone."""
+"""Memory and threads, which the program sets up for its own process; as a library, autorecall leaves them alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 LARGEST = 2**25  # bytes; glibc accepts no more
+SPINS = 10_000  # looks at whether the others are done, before a thread goes to sleep; GNU's OpenMP takes 300,000
+WAITS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def keep_freed_memory() -> bool:
@@ -22,3 +24,16 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError, TypeError):  # not on Windows, and only in glibc
         return False
     return bool(mallopt(MMAP_THRESHOLD, LARGEST) and mallopt(TRIM_THRESHOLD, 2**31 - 1))
+
+
+def wait_briefly() -> bool:
+    """Have threads of torch go to sleep soon, if they wait for each other; only before torch is imported.
+
+    By default they keep their core busy for milliseconds, in case the others are done at once. On a machine that does
+    something else as well, the others often have no core to run on, and all that time is lost (`scripts/waiting.py`).
+    Whether it was done: what the user has set is left alone.
+    """
+    if any(name in os.environ for name in WAITS):
+        return False
+    os.environ["GOMP_SPINCOUNT"] = str(SPINS)
+    return True
