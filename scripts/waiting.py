@@ -34,7 +34,7 @@ def measure() -> None:
     torch.set_num_threads(CORES)
     for dataset, (shape, batches) in CASES.items():
         network = PRESETS[f"{dataset}/arm"].config.network.build(shape, 10).eval()
-        network.to(memory_format=torch.channels_last)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x = torch.rand(50, *shape).contiguous(memory_format=torch.channels_last)
         with torch.no_grad(), MinimalFiltering():
             for number in range(3 + batches):
@@ -78,7 +78,8 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.measure:
-        return measure()
+        measure()
+        return
     if chosen.rounds < 1 or min(chosen.spins) < 0:
         parser.error("expected at least 1 round, and looks of 0 or more")
     cases = [(spins, beside) for spins in chosen.spins for beside in (0, CORES)]
