@@ -83,6 +83,30 @@ def test_tasks_of_one_size_are_those_of_classes_per_task() -> None:
     assert arrived(Stream(data, StreamConfig(tasks=(2, 2)), seed=3)) == arrived(Stream(data, StreamConfig(2), seed=3))
 
 
+@pytest.mark.parametrize("settings", [{}, {"class_order": (2, 0, 1, 2, 0, 1)}, {"tasks": (1, 2)}])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_first_tasks_are_those_of_the_whole_stream(settings: dict[str, Any], count: int) -> None:
+    data = numbered([7, 8, 9])
+    whole = Stream(data, StreamConfig(2, **settings), seed=5)
+    config = StreamConfig(2, first_tasks=count, **settings)
+    assert arrived(Stream(data, config, seed=5)) == arrived(whole)[:count]
+    assert list(config.task_classes(data.classes)) == classes(whole)[:count]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (StreamConfig(2), 5),
+        (StreamConfig(2, first_tasks=2), 4),
+        (StreamConfig(2, first_tasks=3), 5),
+        (StreamConfig(tasks=(1, 2, 2), first_tasks=2), 3),
+    ],
+)
+def test_the_first_tasks_have_so_many_classes(config: StreamConfig, expected: int) -> None:
+    assert config.classes_learned(5) == expected
+    assert len({label for task in config.task_classes("abcde") for label in task}) == expected
+
+
 def named(counts: Sequence[int], names: Sequence[str]) -> Dataset:
     return dataclasses.replace(numbered(counts), classes=tuple(names))
 
@@ -110,6 +134,7 @@ def test_classes_may_be_ordered_by_name() -> None:
         ),
         ({"classes_per_task": 3, "order": ("cat", "dog", "cat", "owl")}, r"task 1 has the class 'cat' twice"),
         ({"stationary": True, "class_order": (0, 1, 2, 0)}, r"stream\.stationary makes a single task"),
+        ({"first_tasks": 3}, r"stream\.first_tasks is 3; expected 1 to 2, as many as there are"),
     ],
 )
 def test_tasks_that_the_data_do_not_have_are_refused(settings: dict[str, Any], sentence: str) -> None:
@@ -125,8 +150,10 @@ def test_tasks_that_the_data_do_not_have_are_refused(settings: dict[str, Any], s
         ({"tasks": (10**5000,)}, r"stream\.tasks is "),
         ({"tasks": (2,), "stationary": True}, r"stream\.tasks is \(2,\) but stream\.stationary makes a single task"),
         ({"order": ("a",), "class_order": (0,)}, r"both stream\.order and stream\.class_order are given"),
+        ({"first_tasks": 0}, r"stream\.first_tasks is 0; expected 1 to 1,000,000"),
+        ({"first_tasks": 1, "stationary": True}, r"stream\.first_tasks is 1 but stream\.stationary makes a single"),
     ],
-    ids=range(5),
+    ids=range(7),
 )
 def test_tasks_that_no_data_could_have_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=f"^{sentence}"):

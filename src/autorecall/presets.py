@@ -87,14 +87,15 @@ class _Benchmark:
         return Preset(RunConfig(self.dataset, network or self.network, stream or self.stream, learner), published)
 
 
-IMAGES = {"mnist": 5_000, "cifar10": 47_500, "miniimagenet": 45_600}  # that the paper trains on
+IMAGES = {"mnist": (10, 500), "cifar10": (10, 4_750), "miniimagenet": (100, 456)}  # classes; images of each to learn
 
 
 def paper_steps(config: RunConfig) -> int | None:
     """Steps of such a run on all images of the paper, exact for whole streams; None for other datasets."""
-    images = IMAGES.get(config.dataset)
-    if images is None:
+    if config.dataset not in IMAGES:
         return None
+    classes, each = IMAGES[config.dataset]
+    images = each * config.stream.classes_learned(classes)
     return max(1, round(images * config.fraction / config.stream.batch_size)) * config.stream.passes
 
 

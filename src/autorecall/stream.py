@@ -54,8 +54,13 @@ class StreamConfig:
     order: tuple[str, ...] = ()
     """The order in which classes appear, by their names instead of their numbers (class_order)."""
 
+    first_tasks: int | None = None
+    """Learn only this many tasks, and test only their classes; if unset, all."""
+
     def __post_init__(self) -> None:
         check_counts(self, "stream", "classes_per_task", "batch_size", "passes")
+        if self.first_tasks is not None:
+            check_counts(self, "stream", "first_tasks")
         if self.order_seed is not None and not 0 <= self.order_seed <= LARGEST_SEED:
             raise ConfigError(
                 f"stream.order_seed is {brief(self.order_seed)}; expected a whole number from 0 to 2**63 - 1"
@@ -70,6 +75,11 @@ class StreamConfig:
         if self.tasks and self.stationary:
             raise ConfigError(
                 f"stream.tasks is {brief(self.tasks)} but stream.stationary makes a single task; leave one of them out"
+            )
+        if self.first_tasks is not None and self.stationary:
+            raise ConfigError(
+                f"stream.first_tasks is {self.first_tasks} but stream.stationary makes a single task; "
+                "leave one of them out"
             )
         if self.order and self.class_order:
             raise ConfigError("both stream.order and stream.class_order are given; expected one of them")
@@ -92,6 +102,16 @@ class StreamConfig:
 
     def task_classes(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The classes of each task, as numbers; `names` are those of all classes."""
+        return self.all_task_classes(names)[: self.first_tasks]
+
+    def classes_learned(self, classes: int) -> int:
+        """How many of so many classes are in the tasks that are learned."""
+        if self.first_tasks is None:
+            return classes
+        return min(classes, sum(self.tasks[: self.first_tasks]) or self.classes_per_task * self.first_tasks)
+
+    def all_task_classes(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The same with the tasks that `first_tasks` leaves out."""
         order = self._by_name(names) if self.order else self._by_number(len(names))
         if self.stationary:
             if len(order) > len(names):
@@ -108,6 +128,10 @@ class StreamConfig:
             if len(set(task)) < len(task):
                 twice = next(names[label] for label in task if task.count(label) > 1)
                 raise ConfigError(f"task {number} has the class {brief(twice)} twice; expected it once in every task")
+        if self.first_tasks is not None and self.first_tasks > len(tasks):
+            raise ConfigError(
+                f"stream.first_tasks is {self.first_tasks}; expected 1 to {len(tasks)}, as many as there are"
+            )
         return tasks
 
     def _by_number(self, classes: int) -> tuple[int, ...]:
@@ -183,13 +207,13 @@ class Stream:
                 "expected at least as many for each class, or leave it empty"
             )
         tasks = []
-        task_classes = config.task_classes(dataset.classes)
+        task_classes = config.all_task_classes(dataset.classes)
         arrives = _task_of_each_image(dataset, task_classes)
         for number, classes in enumerate(task_classes):
             order = config.arrival(np.where(arrives == number, dataset.train.labels, -1), classes, rng)
             kept = order[: max(1, round(fraction * len(order)))]
             tasks.append(Task(classes, dataset.train, kept, config.batch_size, config.passes))
-        self.tasks = tuple(tasks)
+        self.tasks = tuple(tasks[: config.first_tasks])
 
     @classmethod
     def of(cls, tasks: Sequence[Task]) -> Self:

@@ -83,10 +83,28 @@ def test_a_finding_agrees_or_not_with_the_runs(tmp_path: Path, agrees: bool) -> 
 
 
 def test_the_best_weight_of_diversity_must_be_high(tmp_path: Path) -> None:
-    rows = [row for row in STUDIES["diversity"].rows(1, 1.0) if row.label == "mnist"]
-    for row, accuracy in zip(rows, (10.0, 20.0, 30.0, 25.0, 40.0), strict=True):
-        write_run(tmp_path, row.preset, row.config, accuracy)
-    assert found(tmp_path)["High λ3 is best for 10 classes"] == ("MNIST: best at λ3 = 64", "yes")
+    write_accuracies(tmp_path, "MNIST, 10 classes", (10.0, 20.0, 30.0, 25.0, 40.0))
+    lines = found(tmp_path)
+    assert lines["High λ3 is best for 10 classes"] == ("MNIST: best at λ3 = 64", "yes")
+    assert len(lines) == 1  # one stream says nothing about the number of classes
+
+
+@pytest.mark.parametrize(("accuracies", "agrees"), [((1, 2, 4, 3, 0), "yes"), ((1, 2, 3, 4, 5), "no")])
+def test_the_best_weight_of_diversity_must_fall_with_the_number_of_classes(
+    tmp_path: Path, accuracies: tuple[float, ...], agrees: str
+) -> None:
+    write_accuracies(tmp_path, "MNIST, 4 classes", (10.0, 20.0, 30.0, 25.0, 40.0))
+    write_accuracies(tmp_path, "MNIST, 10 classes", accuracies)
+    best = 4 if agrees == "yes" else 64
+    words = f"MNIST: best at λ3 = 64 for 4 classes, λ3 = {best} for 10 classes"
+    assert found(tmp_path)["The more classes, the lower the best λ3"] == (words, agrees)
+
+
+def write_accuracies(out: Path, stream: str, accuracies: tuple[float, ...]) -> None:
+    """Runs of one stream with the weights of diversity in their order."""
+    rows = [row for row in STUDIES["diversity"].rows(1, 1.0) if row.label == stream]
+    for row, accuracy in zip(rows, accuracies, strict=True):
+        write_run(out, row.preset, row.config, accuracy)
 
 
 def test_without_runs_nothing_is_written(tmp_path: Path) -> None:

@@ -117,59 +117,73 @@ class Diversity(Study):
     """Accuracy against λ3."""
 
     name = "diversity"
-    what = "accuracy against the weight of diversity for 10 and 100 classes, the best one starred"
+    what = "accuracy against the weight of diversity for streams of 4 to 100 classes, the best one starred"
     _WEIGHTS: ClassVar = (0.25, 1.0, 4.0, 16.0, 64.0)
+    _FEWER: ClassVar = {4: 2, 6: 3, 8: 4}  # classes of MNIST, and the tasks that have them
 
     def rows(self, seeds: int, fraction: float) -> list[Row]:
-        """ARM on each dataset; natural images take long, so a tenth of their streams at most."""
-        return [
-            Row.of(
-                dataset,
-                f"{dataset}/arm",
-                seeds,
-                fraction if dataset == "mnist" else min(fraction, 0.1),
-                {"learner.diversity": weight},
-            )
-            for dataset in DATASETS
-            for weight in self._WEIGHTS
-        ]
+        """ARM on each stream; natural images take long, so a tenth of theirs at most."""
+        rows = []
+        for dataset, name in DATASETS.items():
+            part = fraction if dataset == "mnist" else min(fraction, 0.1)
+            fewer = self._FEWER if dataset == "mnist" else {}
+            for classes, tasks in {**fewer, 100 if dataset == "miniimagenet" else 10: None}.items():
+                shorter = {} if tasks is None else {"stream.first_tasks": tasks}
+                rows += [
+                    Row.of(
+                        f"{name}, {classes} classes",
+                        f"{dataset}/arm",
+                        seeds,
+                        part,
+                        {"learner.diversity": weight, **shorter},
+                    )
+                    for weight in self._WEIGHTS
+                ]
+        return rows
 
     def points(self, place: Place, seeds: int, fraction: float) -> dict[str, list[tuple[float, Figure]]]:
-        """For each dataset with runs of several weights, λ3 and the accuracy that it gave."""
+        """For each stream with runs of several weights, λ3 and the accuracy that it gave."""
         curves: dict[str, list[tuple[float, Figure]]] = {}
         for row in self.rows(seeds, fraction):
             accuracy = Figure.over([run.result.accuracy for run in place.runs(row)])
             if accuracy is not None:
                 weight = float(getattr(row.config.learner, "diversity"))  # noqa: B009 - it is ARM's
                 curves.setdefault(row.label, []).append((weight, accuracy))
-        return {dataset: points for dataset, points in curves.items() if len(points) >= FEWEST}
+        return {stream: points for stream, points in curves.items() if len(points) >= FEWEST}
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
-        """A curve for each dataset, and the numbers."""
+        """A plot for each dataset with a curve for each number of classes, and the numbers."""
         curves = self.points(place, seeds, fraction)
         if not curves:
             return []
-        figure = drawing.new_figure(3.2 * len(curves) + 0.4, 3.0)
-        axes = figure.subplots(1, len(curves), squeeze=False)[0]
+        shown = [name for name in DATASETS.values() if any(stream.startswith(f"{name},") for stream in curves)]
+        figure = drawing.new_figure(3.4 * len(shown) + 0.4, 3.2)
+        axes = dict(zip(shown, figure.subplots(1, len(shown), squeeze=False)[0], strict=True))
         lines: list[list[Cell]] = []
-        for ax, (dataset, points), colour in zip(axes, curves.items(), drawing.colours(3), strict=False):
-            weights, values = [weight for weight, _ in points], [figure.value for _, figure in points]
-            spread = [figure.spread or 0.0 for _, figure in points]
-            ax.errorbar(weights, values, yerr=spread, color=colour, marker="o", markersize=4, capsize=2)
-            best = int(np.argmax(values))
-            ax.plot(weights[best], values[best], marker="*", markersize=17, color=colour, markeredgecolor="black")
-            ax.set_xscale("log", base=4)
-            ax.set_xticks(weights, [f"{weight:g}" for weight in weights])
-            classes = 100 if dataset == "miniimagenet" else 10
-            ax.set_title(f"{DATASETS[dataset]}, {classes} classes", fontsize=10)
+        for (stream, points), colour in zip(curves.items(), drawing.colours(len(curves)), strict=True):
+            name, _, classes = stream.partition(", ")
+            _draw_optimum(axes[name], points, classes, colour)
+            lines += [[name, classes.removesuffix(" classes"), f"{weight:g}", value] for weight, value in points]
+        for name, ax in axes.items():
+            ax.set_title(name, fontsize=10)
             ax.set_xlabel("weight of diversity λ3")
+            ax.legend(fontsize=7)
             drawing.tidy(ax)
-            lines += [[DATASETS[dataset], f"{weight:g}", value] for weight, value in points]
-        axes[0].set_ylabel("accuracy in %")
+        axes[shown[0]].set_ylabel("accuracy in %")
         parts = "natural images: the first 10 % of every task at most"
-        table = Table(f"Accuracy of ARM against λ3 ({parts})", ("dataset", "λ3", "accuracy"), lines)
+        table = Table(f"Accuracy of ARM against λ3 ({parts})", ("dataset", "classes", "λ3", "accuracy"), lines)
         drawn = drawing.save(figure, place.stem(self.name, fraction))
         return drawn + write_table(place, self.name, fraction, table)
+
+
+def _draw_optimum(ax: Axes, points: Sequence[tuple[float, Figure]], label: str, colour: str) -> None:
+    weights, values = [weight for weight, _ in points], [figure.value for _, figure in points]
+    spread = [figure.spread or 0.0 for _, figure in points]
+    ax.errorbar(weights, values, yerr=spread, color=colour, marker="o", markersize=4, capsize=2, label=label)
+    best = int(np.argmax(values))
+    ax.plot(weights[best], values[best], marker="*", markersize=17, color=colour, markeredgecolor="black")
+    ax.set_xscale("log", base=4)
+    ax.set_xticks(weights, [f"{weight:g}" for weight in weights])
 
 
 def with_curves(runs: Sequence[Run]) -> list[Run]:

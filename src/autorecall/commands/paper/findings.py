@@ -172,15 +172,33 @@ def _twice(place: Place, seeds: int, fraction: float) -> Evidence | None:
     return Evidence(words, fmean(others_twice) < fmean(others) and first_twice > first)
 
 
+def _best_diversity(place: Place, seeds: int, fraction: float) -> dict[str, float]:
+    """The best λ3 of each stream."""
+    streams = Diversity().points(place, seeds, fraction)
+    return {stream: max(points, key=lambda point: point[1].value)[0] for stream, points in streams.items()}
+
+
 def _high_diversity(place: Place, seeds: int, fraction: float) -> Evidence | None:
+    best = _best_diversity(place, seeds, fraction)
+    parts = {"MNIST, 10 classes": "MNIST", "CIFAR10, 10 classes": "CIFAR10, a tenth"}
+    found = {part: best[stream] for stream, part in parts.items() if stream in best}
+    words = "; ".join(f"{part}: best at λ3 = {weight:g}" for part, weight in found.items())
+    return Evidence(words, all(weight >= 16 for weight in found.values())) if found else None
+
+
+def _diversity_and_classes(place: Place, seeds: int, fraction: float) -> Evidence | None:
+    """On the streams of one dataset, which differ in nothing else."""
     best = {
-        dataset: max(points, key=lambda point: point[1].value)[0]
-        for dataset, points in Diversity().points(place, seeds, fraction).items()
-        if dataset != "miniimagenet"
+        stream.removeprefix("MNIST, "): weight
+        for stream, weight in _best_diversity(place, seeds, fraction).items()
+        if stream.startswith("MNIST")
     }
-    parts = {"mnist": "MNIST", "cifar10": "CIFAR10, a tenth"}
-    words = "; ".join(f"{parts[dataset]}: best at λ3 = {weight:g}" for dataset, weight in best.items())
-    return Evidence(words, all(weight >= 16 for weight in best.values())) if best else None
+    if len(best) < 2:
+        return None
+    words = ", ".join(f"λ3 = {weight:g} for {classes}" for classes, weight in best.items())
+    weights = list(best.values())
+    falls = weights == sorted(weights, reverse=True) and weights[0] > weights[-1]
+    return Evidence(f"MNIST: best at {words}", falls)
 
 
 def _low_diversity_is_recent(place: Place, seeds: int, fraction: float) -> Evidence | None:
@@ -225,6 +243,7 @@ LOOKS: Sequence[tuple[str, Look]] = (
     ("Real images to start from and the entropy term (λ3) matter most", _start_and_entropy),
     ("L2 norm and total variation (λ5, λ6) hardly matter", _smoothing),
     ("High λ3 is best for 10 classes", _high_diversity),
+    ("The more classes, the lower the best λ3", _diversity_and_classes),
     ("Low λ3 prefers recent classes", _low_diversity_is_recent),
     ("Two recalls per step keep the first task and suppress the others", _twice),
 )
