@@ -22,6 +22,9 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
+# Tests start many processes, which would compile the package each time, and pytest would rewrite every assertion again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test docs test-package test-onnx test-ray test-report test-tensorboard test-examples test-avalanche torture \
   fuzz results tenth validation clean
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import json
 import os
 import random
@@ -31,7 +32,7 @@ from pathlib import Path
 from types import FrameType
 
 import numpy as np
-import torch._dynamo
+import torch
 from PIL import Image
 from safetensors import safe_open
 
@@ -59,7 +60,7 @@ NARROW = {
     "patches": ["--network.filters", "5", "--network.first-images", "10"],
 }
 PACKAGE = str(Path(cli.__file__).parent)
-LOADED = (pictures, run, torch._dynamo)  # before the fork, so that a child need not
+LOADED = (pictures, run)  # before the fork, so that a child need not
 
 
 @dataclass
@@ -106,6 +107,8 @@ class Torture:
         _draw_pictures(scratch / "pictures", seed)
         (scratch / "precious").write_text("not ours")
         _recall_once()
+        if any("gen" in row for row in rows):
+            importlib.import_module("torch._dynamo")  # Adam wants it, and it takes seconds to load
 
     def one_run(self) -> None:
         """Draw a run, torment it, and compare."""
