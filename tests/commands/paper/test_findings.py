@@ -89,15 +89,22 @@ def test_the_best_weight_of_diversity_must_be_high(tmp_path: Path) -> None:
     assert len(lines) == 1  # one stream says nothing about the number of classes
 
 
-@pytest.mark.parametrize(("accuracies", "agrees"), [((1, 2, 4, 3, 0), "yes"), ((1, 2, 3, 4, 5), "no")])
+@pytest.mark.parametrize(
+    ("accuracies", "best", "correlation", "agrees"),
+    [
+        ((1.0, 2.0, 4.0, 3.0, 0.0), 4, "-1.0", "yes"),
+        ((1.0, 2.0, 3.0, 4.0, 5.0), 64, "+0.0", "no"),
+    ],
+)
 def test_the_best_weight_of_diversity_must_fall_with_the_number_of_classes(
-    tmp_path: Path, accuracies: tuple[float, ...], agrees: str
+    tmp_path: Path, accuracies: tuple[float, ...], best: int, correlation: str, agrees: str
 ) -> None:
     write_accuracies(tmp_path, "MNIST, 4 classes", (10.0, 20.0, 30.0, 25.0, 40.0))
     write_accuracies(tmp_path, "MNIST, 10 classes", accuracies)
-    best = 4 if agrees == "yes" else 64
-    words = f"MNIST: best at λ3 = 64 for 4 classes, λ3 = {best} for 10 classes"
-    assert found(tmp_path)["The more classes, the lower the best λ3"] == (words, agrees)
+    words, verdict = found(tmp_path)["The best λ3 is negatively correlated with the number of classes"]
+    assert words.startswith(f"MNIST: the best λ3 is 64 for 4, {best} for 10 classes; ")
+    assert words.endswith(f" {correlation}")
+    assert verdict == agrees
 
 
 def write_accuracies(out: Path, stream: str, accuracies: tuple[float, ...]) -> None:

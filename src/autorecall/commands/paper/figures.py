@@ -179,9 +179,10 @@ class Diversity(Study):
 def _draw_optimum(ax: Axes, points: Sequence[tuple[float, Figure]], label: str, colour: str) -> None:
     weights, values = [weight for weight, _ in points], [figure.value for _, figure in points]
     spread = [figure.spread or 0.0 for _, figure in points]
-    ax.errorbar(weights, values, yerr=spread, color=colour, marker="o", markersize=4, capsize=2, label=label)
+    beside = [weight * 1.08 ** len(ax.containers) for weight in weights]  # so that spreads do not cover each other
+    ax.errorbar(beside, values, yerr=spread, color=colour, marker="o", markersize=4, capsize=2, label=label)
     best = int(np.argmax(values))
-    ax.plot(weights[best], values[best], marker="*", markersize=17, color=colour, markeredgecolor="black")
+    ax.plot(beside[best], values[best], marker="*", markersize=15, color=colour, markeredgecolor="black", zorder=9)
     ax.set_xscale("log", base=4)
     ax.set_xticks(weights, [f"{weight:g}" for weight in weights])
 
