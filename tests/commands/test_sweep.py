@@ -267,6 +267,18 @@ def test_a_run_of_an_earlier_version_is_found_in_its_folder(say: Say, place: Pat
     assert say("sweep", "mnist/naive", "--set", "fraction=0.5").out.startswith("1 of 1 runs have already finished\n")
 
 
+@pytest.mark.usefixtures("no_worker")
+def test_a_folder_that_no_run_can_go_to_is_refused_before_any_run_is_made(say: Say, place: Path) -> None:
+    last = place / "runs" / "mnist" / "naive" / "seed-2"
+    last.mkdir(parents=True)
+    (last / "mine.txt").write_text("mine")
+    refused(say("sweep", "mnist/naive", "--seeds", "3"), "runs/mnist/naive/seed-2 holds other files and no run of")
+    (last / "mine.txt").rename(last / ".lock")
+    os.mkfifo(last / "history.csv")
+    refused(say("sweep", "mnist/naive", "--seeds", "3"), "runs/mnist/naive/seed-2/history.csv is a pipe, which no run")
+    assert [path.name for path in last.parent.iterdir()] == ["seed-2"]
+
+
 # What cannot work
 
 

@@ -17,7 +17,7 @@ from ..config import RunConfig
 from ..data.locate import disk_errors
 from ..errors import AutorecallError, ConfigError, DataError
 from ..presets import changes
-from ..runs.folder import read_config
+from ..runs.folder import check_usable, read_config
 from ..runs.result import Diverged, Result, read_stopped
 from ..runs.run import device
 from ..storage.files import make_folder
@@ -105,7 +105,9 @@ def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console)
         console.print(f"{len(again)} finished runs are made again, as they have no curve or learner; see *.old-1")
     shared = 1 if ray else max(1, cores() // at_once)
     missing = [replace(job, config=_with_threads(job, shared)) for job in missing]
-    # What all runs would fail at is refused before any of them is made; data are downloaded once.
+    # What would fail is refused before any run is made, which may take hours; data are downloaded once.
+    for job in missing:
+        check_usable(Path(job.folder))
     for name in {job.config.device for job in missing}:
         device(name)
     for source in dict.fromkeys(source_of(job.config, job.data) for job in missing):

@@ -253,6 +253,12 @@ def _finished(
     return None
 
 
+def check_usable(path: Path) -> None:
+    """Refuse a folder that no run could be written to, before another run is made."""
+    _refuse_foreign(path)
+    _refuse_irregular(path)
+
+
 def _refuse_foreign(path: Path) -> None:
     """Only an empty folder or that of an earlier run is written to: anything else may be somebody's work."""
     try:
