@@ -94,17 +94,19 @@ def test_the_first_tasks_are_those_of_the_whole_stream(settings: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    ("config", "expected"),
+    "config",
     [
-        (StreamConfig(2), 5),
-        (StreamConfig(2, first_tasks=2), 4),
-        (StreamConfig(2, first_tasks=3), 5),
-        (StreamConfig(tasks=(1, 2, 2), first_tasks=2), 3),
+        StreamConfig(2),
+        StreamConfig(2, first_tasks=2),
+        StreamConfig(2, first_tasks=3),
+        StreamConfig(tasks=(1, 2, 2), first_tasks=2),
+        StreamConfig(2, class_order=(0, 1, 2, 3, 4, 0, 2, 0), first_tasks=3),
+        StreamConfig(1, order=("b", "a", "b", "c", "d", "e"), first_tasks=2),
     ],
 )
-def test_the_first_tasks_have_so_many_classes(config: StreamConfig, expected: int) -> None:
-    assert config.classes_learned(5) == expected
-    assert len({label for task in config.task_classes("abcde") for label in task}) == expected
+def test_the_part_of_the_images_that_the_first_tasks_have_is_known_beforehand(config: StreamConfig) -> None:
+    learned = Stream(named([6] * 5, "abcde"), config)
+    assert config.share_learned(5) * 30 == pytest.approx(sum(len(task.order) for task in learned))
 
 
 def named(counts: Sequence[int], names: Sequence[str]) -> Dataset:

@@ -95,8 +95,8 @@ def paper_steps(config: RunConfig) -> int | None:
     if config.dataset not in IMAGES:
         return None
     classes, each = IMAGES[config.dataset]
-    images = each * config.stream.classes_learned(classes)
-    return max(1, round(images * config.fraction / config.stream.batch_size)) * config.stream.passes
+    images = classes * each * config.stream.share_learned(classes) * config.fraction
+    return max(1, round(images / config.stream.batch_size)) * config.stream.passes
 
 
 def share_of_images(config: RunConfig, steps: int) -> float:

@@ -104,11 +104,13 @@ class StreamConfig:
         """The classes of each task, as numbers; `names` are those of all classes."""
         return self.all_task_classes(names)[: self.first_tasks]
 
-    def classes_learned(self, classes: int) -> int:
-        """How many of so many classes are in the tasks that are learned."""
+    def share_learned(self, classes: int) -> float:
+        """The part of the images that the tasks have which are learned, if all classes have as many."""
         if self.first_tasks is None:
-            return classes
-        return min(classes, sum(self.tasks[: self.first_tasks]) or self.classes_per_task * self.first_tasks)
+            return 1.0
+        order = list(self.order or self.class_order or range(classes))
+        sizes = self.tasks or self._even_sizes(len(order), classes)
+        return sum(1 / order.count(label) for label in order[: sum(sizes[: self.first_tasks])]) / classes
 
     def all_task_classes(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The same with the tasks that `first_tasks` leaves out."""

@@ -121,6 +121,7 @@ def test_the_list_does_not_want_data_that_are_not_here(say: Say, place: Path, mo
     [
         ("", "nothing is named"),
         ("mnits", "there is no study 'mnits'"),
+        ("all mnits", "there is no study 'mnits'"),
         ("mnist --seeds 0", "seeds is 0"),
         ("mnist --seeds 1001", "seeds is 1001"),
         ("mnist --fraction 0", "fraction is 0.0"),

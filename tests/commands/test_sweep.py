@@ -23,6 +23,11 @@ from pathlib import Path
 import pytest
 
 from autorecall import cli
+from autorecall.commands.many import make
+from autorecall.commands.output import quiet_console
+from autorecall.commands.signals import Stop
+from autorecall.commands.worker import Job, do
+from autorecall.integrations.ray import RayCrew
 from autorecall.presets import PRESETS
 from autorecall.runs.lock import locked
 from autorecall.runs.result import Result
@@ -277,6 +282,11 @@ def test_a_folder_that_no_run_can_go_to_is_refused_before_any_run_is_made(say: S
     os.mkfifo(last / "history.csv")
     refused(say("sweep", "mnist/naive", "--seeds", "3"), "runs/mnist/naive/seed-2/history.csv is a pipe, which no run")
     assert [path.name for path in last.parent.iterdir()] == ["seed-2"]
+    (last / "history.csv").unlink()
+    (last / ".lock").rename(place / "mine.txt")
+    last.rmdir()
+    (place / "mine.txt").rename(last)
+    refused(say("sweep", "mnist/naive", "--seeds", "3"), "runs/mnist/naive/seed-2 is in the way of a run's folder")
 
 
 # What cannot work
@@ -306,6 +316,7 @@ def test_a_folder_that_no_run_can_go_to_is_refused_before_any_run_is_made(say: S
         ("mnist/naive --set fraction=0.5,0.25,0.5", "--set has 'fraction=0.5,0.25,0.5' with a value twice; leave one"),
         ("mnist/naive --config x.json", "--config is for a single run; give it to `autorecall run`"),
         ("mnist/naive --config=x.json", "--config is for a single run"),
+        ("mnist/naive --pictures", "--pictures is for a single run; give it to `autorecall run`"),
         ("mnist/naive --fresh", "--fresh is for a single run; give it to `autorecall run`"),
         ("mnist/naive --seeds 2 --seed 1", "both --seeds and seed are given; expected one of them"),
         ("mnist/naive --seeds 2 --seed=1", "both --seeds and seed are given"),
@@ -317,6 +328,10 @@ def test_a_folder_that_no_run_can_go_to_is_refused_before_any_run_is_made(say: S
         ),
         ("mnist/naive --best", "--best would choose on test images; add --split val"),
         ("mnist/naive --best --set split=val,test", "--best would choose on test images; add --split val"),
+        (
+            "mnist/naive --set " + " ".join(f"{letter}=1,2,3,4,5,6,7,8,9" for letter in "abcdefghij"),
+            "1 presets, 3486784401 settings and 1 seeds are more than 10,000",
+        ),
         (
             "mnist/naive --seeds 6000 --set fraction=0.1,0.2",
             "1 presets, 2 settings and 6000 seeds are more than 10,000",
@@ -383,6 +398,29 @@ def test_runs_that_fail_do_not_stop_the_others(say: Say, place: Path) -> None:
     assert files(good) == FILES | {"learner.safetensors"}
     assert files(good.with_name("seed-0.old-1")) == FILES
     assert outcome(good) == outcome(good.with_name("seed-0.old-1"))
+
+
+def test_runs_that_diverge_on_a_cluster_are_named_by_the_folders_that_were_asked_for(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told absolute paths, as its processes work in folders of their own."""
+
+    class Here(RayCrew):
+        def work(self, stop: Callable[[], bool]) -> None:
+            assert isinstance(stop, Stop)
+            for progress in self.all:
+                assert Path(progress.job.folder).is_absolute()
+                do(progress.job, lambda event, progress=progress: progress.hear(event), stop)  # type: ignore[misc]
+
+    monkeypatch.setattr("autorecall.integrations.ray.RayCrew", Here)
+    config = PRESETS["mnist/naive"].config
+    jobs = [
+        Job("mnist/naive", with_field(with_field(config, "fraction", 0.02), "learner.learning_rate", rate), folder)
+        for rate, folder in ((0.05, "good"), (1e30, "steep"))
+    ]
+    lost = make(jobs, 1, "local", quiet_console())
+    assert [job.folder for job in lost] == ["steep"]
+    assert (place / "good" / "result.json").exists()
 
 
 def test_what_diverges_is_left_out_and_said(say: Say, place: Path) -> None:

@@ -33,6 +33,8 @@ def test_a_figure_is_mean_and_standard_deviation() -> None:
         (Figure(12.345, 1.25), "12.3 ± 1.2"),
         (Figure(-0.04, 0.5, digits=3), "−0.040 ± 0.500"),
         (Figure(5.0, marked=True), "5.0*"),
+        (Figure(-0.04, 0.5), "0.0 ± 0.5"),
+        (Figure(0.04, change=True), "+0.0"),
     ],
 )
 def test_a_figure_is_printed_with_its_digits_and_mark(figure: Figure, text: str) -> None:

@@ -9,13 +9,19 @@ import torch
 from ..config import RunConfig
 from ..data.folders import MINIIMAGENET_IMAGES, count_miniimagenet
 from ..errors import DataError
+from ..networks.descriptor import DescriptorConfig
+from ..networks.fourier import FourierConfig
+from ..networks.patches import PatchesConfig
 from ..presets import PRESETS, paper_steps
 from ..torch_state import limited_threads
 from .measure import seconds_of
 
 NAIVE = 0.066  # seconds of a naive step with the paper's ResNet18, there
 STEPS = 500  # of a dataset that the paper does not have
-TESTS = {"mnist": 2, "cifar10": 150, "miniimagenet": 2200}  # seconds for all tests of a run
+TESTS = {"mnist": 2, "cifar10": 150, "miniimagenet": 2200}  # seconds for all tests of a run, half of them for its curve
+FIXED = (DescriptorConfig, FourierConfig, PatchesConfig)  # networks whose features do not change
+FIXED_TESTS = 5  # seconds, as features of tested images are kept
+ON_FEATURES = 3  # perceptrons on fixed features against those on digits
 LARGER = 7  # images of 84 × 84 against 32 × 32
 
 # Milliseconds per step on one thread, by the name after the slash; what is not named takes as long as its method.
@@ -27,7 +33,7 @@ LARGER = 7  # images of 84 × 84 against 32 × 32
 MNIST: dict[str, float] = {
     **{"naive": 1.3, "stationary": 1.3, "lwf": 2.4, "arm": 16, "adi": 30, "slda": 4.6, "gen": 150, "gen-mir": 660},
     **{"gaussians": 3.9, "patches": 2},
-    **{"er-50": 2.1, "er-25": 2.1, "er-mir-50": 4.3, "er-mir-25": 4.3, "mean-shift": 5},
+    **{"er": 2.1, "er-50": 2.1, "er-25": 2.1, "er-mir": 4.3, "er-mir-50": 4.3, "er-mir-25": 4.3, "mean-shift": 5},
 }
 CIFAR10: dict[str, float] = {
     **{"naive": 70, "stationary": 70, "lwf": 100, "arm": 880, "adi": 2250, "slda": 5.5, "gen": 1600, "gen-mir": 14000},
@@ -52,11 +58,17 @@ def seconds(preset: str, config: RunConfig) -> float:
     """About how long a run takes on one thread of the reference machine."""
     dataset, _, name = preset.partition("/")
     known = KNOWN.get(dataset, {})
-    method = PRESETS[preset].config.learner.method if preset in PRESETS else ""
+    usual = PRESETS[preset].config if preset in PRESETS else None
+    method = "" if usual is None else usual.learner.method
     milliseconds = known.get(name) or known.get(method)
     if milliseconds is None:
         milliseconds = LARGER * CIFAR10.get(name, CIFAR10.get(method, CIFAR10["naive"]))
-    return milliseconds / 1e3 * (paper_steps(config) or STEPS * config.fraction) + TESTS.get(dataset, TESTS["mnist"])
+    tests = TESTS.get(dataset, TESTS["mnist"]) * (1 if config.curve_points else 0.5)
+    if isinstance(config.network, FIXED):
+        tests = min(tests, FIXED_TESTS)
+        if usual is None or not isinstance(usual.network, FIXED):
+            milliseconds = ON_FEATURES * MNIST.get(name, MNIST.get(method, MNIST["naive"]))
+    return milliseconds / 1e3 * (paper_steps(config) or STEPS * config.fraction) + tests
 
 
 def share_here(dataset: str, folder: Path | None) -> float:

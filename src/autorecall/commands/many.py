@@ -130,7 +130,8 @@ def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console)
     if error is not None:
         error.exit_code = stop.exit_code if stop() else 1
         raise error
-    return ended + [progress.job for progress in crew.all if progress.state == "diverged"]
+    # As they were wanted: a cluster knows their folders by other paths.
+    return ended + [job for job, made in zip(missing, crew.all, strict=True) if made.state == "diverged"]
 
 
 def say_diverged(jobs: Sequence[Job], of: int) -> str:

@@ -74,10 +74,10 @@ def main(arguments: list[str]) -> None:
     if not (math.isfinite(chosen.fraction) and 0 < chosen.fraction <= 1):
         raise ConfigError(f"fraction is {chosen.fraction}; expected a number above 0 and at most 1")
     check_jobs(chosen.jobs, chosen.ray)
-    names = list(STUDIES) if "all" in chosen.names else list(chosen.names)
-    for name in names:
-        if name not in STUDIES:
+    for name in chosen.names:
+        if name not in STUDIES and name != "all":
             raise ConfigError(f"there is no study {brief(name)}; expected all, or some of {', '.join(STUDIES)}")
+    names = list(STUDIES) if "all" in chosen.names else list(chosen.names)
     if not names and not chosen.list:
         raise ConfigError(f"nothing is named; expected all, or some of {', '.join(STUDIES)}; --list says what they are")
     console = quiet_console()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -18,6 +19,7 @@ from ..presets import PRESETS, preset
 from ..runs.names import run_folder
 from . import run as run_command
 from .many import check_jobs, finished, make, say_diverged
+from .matrix import is_own
 from .output import quiet_console
 from .row_formats import print_rows
 from .rows import Run, grouped
@@ -119,7 +121,7 @@ def _is_number(word: str) -> bool:
 def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
     if not 1 <= chosen.seeds <= MOST_RUNS:
         raise ConfigError(f"seeds is {chosen.seeds}; expected 1 to {MOST_RUNS:,}, where 5 means 0 to 4")
-    for word in ("--config", "--fresh", "--tensorboard"):
+    for word in ("--config", "--fresh", "--tensorboard", "--pictures"):
         if any(given.split("=")[0] == word for given in passed_on):
             raise ConfigError(f"{word} is for a single run; give it to `autorecall run`")
     grid = [_values(text) for text in chosen.set]
@@ -130,14 +132,14 @@ def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
     seeded = any(name == "seed" for name, _ in grid) or any(word.split("=")[0] == "--seed" for word in passed_on)
     if seeded and chosen.seeds > 1:
         raise ConfigError("both --seeds and seed are given; expected one of them")
-    combinations = list(product(*([(name, value) for value in values] for name, values in grid)))
-    names = list(_named(chosen.presets))
-    if len(names) * len(combinations) * chosen.seeds > MOST_RUNS:
+    names, settings_in_all = list(_named(chosen.presets)), math.prod(len(values) for _, values in grid)
+    if len(names) * settings_in_all * chosen.seeds > MOST_RUNS:
         raise ConfigError(
-            f"{len(names)} presets, {len(combinations)} settings and {chosen.seeds} seeds are more than {MOST_RUNS:,} "
+            f"{len(names)} presets, {settings_in_all} settings and {chosen.seeds} seeds are more than {MOST_RUNS:,} "
             "runs; choose fewer"
         )
     given: dict[str, Job] = {}
+    combinations = product(*([(name, value) for value in values] for name, values in grid))
     for name, settings in product(names, combinations):
         words = [word for option, value in settings for word in (f"--{option}", *value.split())]
         parsed = run_command.parse([name, *passed_on, *words])
@@ -146,7 +148,8 @@ def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
             folder = str(run_folder(parsed.out, name, config))
             place = None if parsed.data is None else str(parsed.data)
             own = Own(parsed.network, parsed.learner, str(Path.cwd()))
-            job = Job(name, config, folder, place, parsed.keep_learner, own=own)
+            keep_learner = parsed.keep_learner or (None if is_own(config.dataset) else False)
+            job = Job(name, config, folder, place, keep_learner, own=own)
             if given.setdefault(folder, job) is not job:
                 raise ConfigError(f"two of these runs would go to {folder}; leave one of them out")
     yield from given.values()

@@ -39,7 +39,8 @@ class Figure:
         return cls(statistics.fmean(values), deviation, digits=digits, change=change)
 
     def __str__(self) -> str:
-        plain = signed(self.value, self.digits) if self.change else f"{self.value:.{self.digits}f}".replace("-", "−")
+        plain = signed(self.value, self.digits)
+        plain = plain if self.change else plain.removeprefix("+")
         spread = "" if self.spread is None else f" ± {self.spread:.{self.digits}f}"
         return plain + spread + "*" * self.marked
 

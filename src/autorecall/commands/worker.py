@@ -46,7 +46,8 @@ class Job:
     folder: str
     data: str | None = None
     """The folder of the data, if one was named."""
-    keep_learner: bool = False
+    keep_learner: bool | None = False
+    """None: if it keeps no image."""
     draw_curve: bool = False
     """Whether the curve of accuracy is wanted, which runs of earlier versions do not have."""
     own: Own = field(default_factory=Own)
@@ -54,7 +55,7 @@ class Job:
 
     def lacks(self, result: Result) -> bool:
         """Whether a finished run was made without something that is wanted."""
-        learner = self.keep_learner and not (Path(self.folder) / LEARNER).exists()
+        learner = bool(self.keep_learner) and not (Path(self.folder) / LEARNER).exists()
         return learner or (self.draw_curve and not result.curve)
 
 

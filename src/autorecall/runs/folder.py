@@ -255,6 +255,11 @@ def _finished(
 
 def check_usable(path: Path) -> None:
     """Refuse a folder that no run could be written to, before another run is made."""
+    there = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise ConfigError(f"{there} is in the way of a run's folder; choose another --out, or move it aside")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"{there} cannot be written to; choose another --out")
     _refuse_foreign(path)
     _refuse_irregular(path)
 

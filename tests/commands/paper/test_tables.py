@@ -118,6 +118,7 @@ def test_distillation_has_a_line_for_each_case_and_a_column_for_each_method(tmp_
     assert lines[2]["Distill (LwF)"] == ""  # LwF is nothing but distillation
     assert lines[1]["ADI, published"] == "14.4 ± 1.6"
     assert lines[0]["ARM, published"] == "26.9 ± 1.1"  # 26.4 ± 1.2 in the paper's other tables
+    assert [line["seeds"] for line in lines] == ["1 / 1 / 1", "1 / 1 / 1", "0 / 1 / 1"]
 
 
 def test_the_selection_is_sorted_and_names_the_papers_choice(tmp_path: Path) -> None:
@@ -137,3 +138,31 @@ def test_choices_bracket_the_value_of_the_preset(tmp_path: Path) -> None:
     (line,) = lines_of("choices", tmp_path, 1)
     assert line["values, the preset's in brackets"] == "0.03, [0.1], 0.3"
     assert line["accuracy on validation"] == "1.0, 3.0, 2.0"
+    assert line["of the stream"] == "10 %"
+
+
+def test_choices_on_a_part_of_the_images_say_so(tmp_path: Path) -> None:
+    for row in STUDIES["choices"].rows(1, 1.0):
+        if row.preset == "miniimagenet/slda":
+            write_run(tmp_path, row.preset, row.config, 7.0, steps=760)
+    (line,) = lines_of("choices", tmp_path, 1)
+    assert line["of the stream"] == "100 %, 17 % of its images"
+
+
+def test_forgetting_outside_the_published_spread_is_marked_in_the_ablation_too(tmp_path: Path) -> None:
+    base, changed, *_ = STUDIES["ablation"].rows(1, 1.0)
+    write_run(tmp_path, base.preset, base.config, 26.4, 8.0, steps=4750)
+    write_run(tmp_path, changed.preset, changed.config, 22.8, 50.0, steps=4750)
+    STUDIES["ablation"].write(Place(tmp_path), 1, 1.0)
+    text = (tmp_path / "paper" / "ablation.md").read_text()
+    assert (r"50.0\*" in text, r"8.0\*" in text) == (True, False)
+
+
+def test_a_run_that_two_studies_want_has_what_each_of_them_wants() -> None:
+    """One draws its curve; the other would do without."""
+    names = ("accuracy", "recall-starts")
+    for first, second in (names, names[::-1]):
+        rows = [row for name in (first, second) for row in STUDIES[name].rows(1, 1.0)]
+        (job,) = (job for job in Place(Path("out")).jobs(rows) if job.folder == "out/mnist/arm/seed-0")
+        assert job.draw_curve
+        assert job.config.curve_points == PRESETS["mnist/arm"].config.curve_points > 0

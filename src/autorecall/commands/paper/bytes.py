@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...presets import PRESETS
 from .. import drawing
 from ..table import Cell, Figure, Table
-from .study import Place, Row, Study, write_table
+from .study import Place, Row, Study, part_of, write_table
 from .tables import NOT_PUBLISHED, is_of_main_table, label_of
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class Bytes(Study):
         for name in shown:
             lines = [_line(point) for point in sorted(curves[name] + others[name], key=lambda point: point.megabytes)]
             header = ("method", "filters", "numbers", "images", "MB", "seeds", "accuracy")
-            part = "" if fraction == 1 else f", the first {100 * fraction:g} % of every task"
-            title = f"Accuracy against what is kept, {self._TITLES[name]}{part}"
+            title = part_of(f"Accuracy against what is kept, {self._TITLES[name]}", fraction)
             notes = ["† All classes mixed.", "In percent, on the test images. MB: numbers of 4 bytes, and images."]
             written += write_table(place, f"{self.name}-{name}", fraction, Table(title, header, lines, notes))
         if not shown:

@@ -9,7 +9,7 @@ from pathlib import Path
 from .. import costs
 from ..rows import Run
 from ..table import Cell, Figure, Table
-from .study import Place, Row, Study, write_table
+from .study import Place, Row, Study, part_of, write_table
 
 DATASETS = {"mnist": "MNIST-5k", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR10"}
 NATURAL_SEEDS = 3  # of CIFAR10 at most, where a run can take hours
@@ -69,19 +69,18 @@ class Choosing(Study):
                 prices.append([method.label, *_prices(method, runs["mnist"], runs["cifar10"])])
         if not figures:
             return []
-        part = "" if fraction == 1 else f", the first {100 * fraction:g} % of every task"
         notes = [
             "Mean ± standard deviation over seeds, in percent, on all test images; chance is 10 %. Five tasks of two "
-            "classes, every image once, ten at a time. ER and ER-MIR keep 50 images, on CIFAR10 200. Empty: no run of "
-            "the whole stream."
+            "classes, every image once, ten at a time. ER and ER-MIR keep 50 images, on CIFAR10 200. Empty: not run."
         ]
         header = ("method", "keeps", *DATASETS.values(), "seeds")
-        written = write_table(place, self.name, fraction, Table(f"Accuracy{part}", header, figures, notes))
+        written = write_table(place, self.name, fraction, Table(part_of("Accuracy", fraction), header, figures, notes))
         header = ("method", "MB, MNIST", "MB, CIFAR10", "ms, MNIST", "ms, CIFAR10")
         notes = [
             "MB: what is kept besides the network that is trained, at the end. ms: the time for a batch of "
-            "ten on one thread of an AMD EPYC with AVX2 (ADI on CIFAR10: in the third task); for the first three rows, "
-            "of a Xeon with AVX-512, where naive SGD on MNIST takes 1.4. Fashion-MNIST takes as long as MNIST."
+            "ten on one thread of an AMD EPYC with AVX2 (ADI on CIFAR10: in the third task); for patch filters, "
+            "class Gaussians and streaming LDA, of a Xeon with AVX-512, where naive SGD on MNIST takes 1.4. Fashion-"
+            "MNIST takes as long as MNIST."
         ]
         return written + write_table(place, f"{self.name}-costs", fraction, Table("Costs", header, prices, notes))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -11,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...data import cifar10
+from ...presets import share_of_images
 from .. import drawing
 from ..rows import Run
 from ..table import Cell, Figure, Table
-from .study import Place, Row, Study, class_history, write_table
+from .study import Place, Row, Study, class_history, part_of, percent, share_of, write_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,8 +48,11 @@ class Accuracy(Study):
         axes = figure.subplots(len(shown), 2, squeeze=False, sharey=True)
         for line, dataset in zip(axes, shown, strict=True):
             for ax, method, words in zip(line, ("naive", "arm"), ("without recall", "with recall (ARM)"), strict=True):
-                draw_accuracy(ax, found[f"{dataset}/{method}"], legend=method == "arm")
-                ax.set_title(f"{DATASETS[dataset]}, {words}", fontsize=10)
+                runs = found[f"{dataset}/{method}"]
+                draw_accuracy(ax, runs, legend=method == "arm")
+                share = share_of_images(runs[0].config, runs[0].result.steps)
+                part = "" if share == 1 else f", {percent(share)}"
+                ax.set_title(f"{DATASETS[dataset]}{part}, {words}", fontsize=10)
             line[0].set_ylabel("accuracy in %")
         for ax in axes[-1]:
             ax.set_xlabel("step")
@@ -113,6 +118,21 @@ class Suppressed(Study):
         return drawing.save(figure, place.stem(self.name, fraction))
 
 
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy against λ3 on one stream, over the seeds that all its weights have."""
+
+    points: list[tuple[float, Figure]]
+    seeds: int
+    complete: bool
+    """Whether there are runs of all weights."""
+
+    @property
+    def best(self) -> float:
+        """The weight with the highest accuracy."""
+        return max(self.points, key=lambda point: point[1].value)[0]
+
+
 class Diversity(Study):
     """Accuracy against λ3."""
 
@@ -122,66 +142,78 @@ class Diversity(Study):
     _FEWER: ClassVar = {4: 2, 6: 3, 8: 4}  # classes of MNIST, and the tasks that have them
 
     def rows(self, seeds: int, fraction: float) -> list[Row]:
-        """ARM on each stream; natural images take long, so a tenth of theirs at most."""
+        """ARM on each stream."""
         rows = []
         for dataset, name in DATASETS.items():
-            part = fraction if dataset == "mnist" else min(fraction, 0.1)
+            part = share_of(dataset, fraction)
             fewer = self._FEWER if dataset == "mnist" else {}
             for classes, tasks in {**fewer, 100 if dataset == "miniimagenet" else 10: None}.items():
                 shorter = {} if tasks is None else {"stream.first_tasks": tasks}
+                label = f"{name}, {classes} classes"
                 rows += [
-                    Row.of(
-                        f"{name}, {classes} classes",
-                        f"{dataset}/arm",
-                        seeds,
-                        part,
-                        {"learner.diversity": weight, **shorter},
-                    )
+                    Row.of(label, f"{dataset}/arm", seeds, part, {"learner.diversity": weight, **shorter})
                     for weight in self._WEIGHTS
                 ]
         return rows
 
-    def points(self, place: Place, seeds: int, fraction: float) -> dict[str, list[tuple[float, Figure]]]:
-        """For each stream with runs of several weights, λ3 and the accuracy that it gave."""
-        curves: dict[str, list[tuple[float, Figure]]] = {}
+    def curves(self, place: Place, seeds: int, fraction: float) -> dict[str, Curve]:
+        """Those of the streams with runs of several weights."""
+        streams: dict[str, dict[float, dict[int, float]]] = {}
         for row in self.rows(seeds, fraction):
-            accuracy = Figure.over([run.result.accuracy for run in place.runs(row)])
-            if accuracy is not None:
+            accuracies = {run.config.seed: run.result.accuracy for run in place.runs(row)}
+            if accuracies:
                 weight = float(getattr(row.config.learner, "diversity"))  # noqa: B009 - it is ARM's
-                curves.setdefault(row.label, []).append((weight, accuracy))
-        return {stream: points for stream, points in curves.items() if len(points) >= FEWEST}
+                streams.setdefault(row.label, {})[weight] = accuracies
+        found = {}
+        for stream, weights in streams.items():
+            shared = set.intersection(*(set(accuracies) for accuracies in weights.values()))
+            if shared and len(weights) >= FEWEST:
+                points = [(weight, _over(accuracies, shared)) for weight, accuracies in weights.items()]
+                found[stream] = Curve(points, len(shared), len(points) == len(self._WEIGHTS))
+        return found
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
         """A plot for each dataset with a curve for each number of classes, and the numbers."""
-        curves = self.points(place, seeds, fraction)
+        curves = self.curves(place, seeds, fraction)
         if not curves:
             return []
         shown = [name for name in DATASETS.values() if any(stream.startswith(f"{name},") for stream in curves)]
         figure = drawing.new_figure(3.4 * len(shown) + 0.4, 3.2)
         axes = dict(zip(shown, figure.subplots(1, len(shown), squeeze=False)[0], strict=True))
         lines: list[list[Cell]] = []
-        for (stream, points), colour in zip(curves.items(), drawing.colours(len(curves)), strict=True):
+        for (stream, curve), colour in zip(curves.items(), drawing.colours(len(curves)), strict=True):
             name, _, classes = stream.partition(", ")
-            _draw_optimum(axes[name], points, classes, colour)
-            lines += [[name, classes.removesuffix(" classes"), f"{weight:g}", value] for weight, value in points]
+            _draw_optimum(axes[name], curve, classes, colour)
+            for weight, accuracy in curve.points:
+                lines.append([name, classes.removesuffix(" classes"), f"{weight:g}", curve.seeds, accuracy])
         for name, ax in axes.items():
             ax.set_title(name, fontsize=10)
             ax.set_xlabel("weight of diversity λ3")
             ax.legend(fontsize=7)
             drawing.tidy(ax)
         axes[shown[0]].set_ylabel("accuracy in %")
-        parts = "natural images: the first 10 % of every task at most"
-        table = Table(f"Accuracy of ARM against λ3 ({parts})", ("dataset", "classes", "λ3", "accuracy"), lines)
+        title = part_of("Accuracy of ARM against λ3", fraction)
+        natural = share_of("cifar10", fraction)
+        notes = ["Mean ± standard deviation over the seeds that all weights of a stream have, in percent."]
+        if natural != fraction:
+            notes.append(f"Natural images: {part_of('streams', natural).partition(', ')[2]}.")
+        table = Table(title, ("dataset", "classes", "λ3", "seeds", "accuracy"), lines, notes)
         drawn = drawing.save(figure, place.stem(self.name, fraction))
         return drawn + write_table(place, self.name, fraction, table)
 
 
-def _draw_optimum(ax: Axes, points: Sequence[tuple[float, Figure]], label: str, colour: str) -> None:
-    weights, values = [weight for weight, _ in points], [figure.value for _, figure in points]
-    spread = [figure.spread or 0.0 for _, figure in points]
+def _over(accuracies: Mapping[int, float], seeds: Iterable[int]) -> Figure:
+    found = Figure.over([accuracies[seed] for seed in sorted(seeds)])
+    assert found is not None
+    return found
+
+
+def _draw_optimum(ax: Axes, curve: Curve, label: str, colour: str) -> None:
+    weights, values = [weight for weight, _ in curve.points], [figure.value for _, figure in curve.points]
+    spread = [figure.spread or 0.0 for _, figure in curve.points]
     beside = [weight * 1.08 ** len(ax.containers) for weight in weights]  # so that spreads do not cover each other
     ax.errorbar(beside, values, yerr=spread, color=colour, marker="o", markersize=4, capsize=2, label=label)
-    best = int(np.argmax(values))
+    best = weights.index(curve.best)
     ax.plot(beside[best], values[best], marker="*", markersize=15, color=colour, markeredgecolor="black", zorder=9)
     ax.set_xscale("log", base=4)
     ax.set_xticks(weights, [f"{weight:g}" for weight in weights])

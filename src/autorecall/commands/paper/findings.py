@@ -15,11 +15,12 @@ from ..rows import Run
 from ..table import Table, signed
 from .figures import DATASETS, Diversity, History, Suppressed
 from .gradients import Gradients
-from .study import Place, Row, Study, class_history, write_table
+from .study import Place, Row, Study, class_history, share_of, write_table
 from .tables import Ablation, changes_by_seed
 
-TENTH = 0.1  # of the stream, for what needs many runs on natural images
 LITTLE = 1.0  # a point of accuracy hardly matters
+CLEAR = 0.5  # a correlation of a few points that is no accident
+FEWEST = 3  # streams to correlate anything with
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,9 @@ class Findings(Study):
 
     def rows(self, seeds: int, fraction: float) -> list[Row]:
         """The runs of the studies that it reads."""
-        tenth = min(fraction, TENTH)
-        shortened = [study.rows(seeds, tenth) for study in (Ablation(), History(), Suppressed())]
+        shortened = [
+            study.rows(seeds, share_of("cifar10", fraction)) for study in (Ablation(), History(), Suppressed())
+        ]
         return [_arm(seeds, fraction), *Diversity().rows(seeds, fraction), *(row for rows in shortened for row in rows)]
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
@@ -55,7 +57,7 @@ class Findings(Study):
         ]
         header = ("the paper found", "here", "agrees")
         notes = [
-            "CIFAR10 means the whole stream unless a part is named; a tenth is the first of every task. Changes are in "
+            "A dataset means its whole stream unless a part is named, which is the first of every task. Changes are in "
             "points of accuracy."
         ]
         table = Table("What the paper found", header, lines, notes)
@@ -64,6 +66,20 @@ class Findings(Study):
 
 def _arm(seeds: int, fraction: float) -> Row:
     return Row.of("ARM", "cifar10/arm", seeds, fraction)
+
+
+def named(dataset: str, share: float) -> str:
+    """A dataset, and the part of its stream.
+
+    >>> [named("cifar10", share) for share in (1.0, 0.1, 0.02)]
+    ['CIFAR10', 'CIFAR10, a tenth', 'CIFAR10, 2 %']
+    """
+    part = {1.0: "", 0.1: ", a tenth"}.get(share, f", {100 * share:g} %")
+    return f"{DATASETS[dataset]}{part}"
+
+
+def _tenth(fraction: float) -> str:
+    return named("cifar10", share_of("cifar10", fraction))
 
 
 def recalled_by_task(run: Run, during: int) -> NDArray[np.float64]:
@@ -83,8 +99,9 @@ def _first_is_recalled(place: Place, seeds: int, fraction: float) -> Evidence | 
     shares = np.mean([recalled_by_task(run, -1) for run in runs], axis=0)[:-1]
     words = ", ".join(f"{100 * share:.0f}" for share in shares)
     return Evidence(
-        f"CIFAR10, during the last task: {words} % of the recalled images show tasks 1 to {len(shares)}",
-        int(shares.argmax()) == 0,
+        f"{named('cifar10', fraction)}, during the last task: {words} % of the recalled images show tasks 1 to "
+        f"{len(shares)}",
+        bool(shares[0] > shares[1:].max()),
     )
 
 
@@ -94,7 +111,10 @@ def _first_is_kept(place: Place, seeds: int, fraction: float) -> Evidence | None
         return None
     final = np.mean([run.result.accuracy_matrix[-1] for run in runs], axis=0)
     words = ", ".join(f"{value:.0f}" for value in final)
-    return Evidence(f"CIFAR10, at the end: {words} % on tasks 1 to {len(final)}", int(final.argmax()) == 0)
+    return Evidence(
+        f"{named('cifar10', fraction)}, at the end: {words} % on tasks 1 to {len(final)}",
+        bool(final[0] > final[1:].max()),
+    )
 
 
 def _unseen_are_avoided(place: Place, seeds: int, fraction: float) -> Evidence | None:
@@ -106,7 +126,8 @@ def _unseen_are_avoided(place: Place, seeds: int, fraction: float) -> Evidence |
     unseen = fmean(recalled_by_task(run, task)[task + 1 :].sum() for run in runs for task in range(1, tasks - 1))
     even = fmean((tasks - task - 1) / tasks for task in range(1, tasks - 1))
     return Evidence(
-        f"CIFAR10: {100 * unseen:.1f} % of the recalled images show classes yet to come, {100 * even:.0f} % of all",
+        f"{named('cifar10', fraction)}: {100 * unseen:.1f} % of the recalled images show classes yet to come, "
+        f"{100 * even:.0f} % of all",
         unseen < even / 2,
     )
 
@@ -117,7 +138,9 @@ def _target_over_originator(place: Place, seeds: int, fraction: float) -> Eviden
         dataset: tuple(measured.value("All", "hard", name).mean for name in ("target", "originator"))
         for dataset, measured in found.items()
     }
-    words = "; ".join(f"{DATASETS[name]} {target:.2f} against {other:.2f}" for name, (target, other) in pairs.items())
+    words = "; ".join(
+        f"{named(name, fraction)} {target:.2f} against {other:.2f}" for name, (target, other) in pairs.items()
+    )
     return Evidence(words, all(target > other for target, other in pairs.values())) if pairs else None
 
 
@@ -125,14 +148,16 @@ def _most_in_the_last_layer(place: Place, seeds: int, fraction: float) -> Eviden
     words, agrees = [], True
     for dataset, measured in Gradients().known(place, fraction).items():
         means = [measured.value(layer, "hard", "target").mean for layer in measured.layers if layer != "All"]
-        words.append(f"{DATASETS[dataset]} {means[-1]:.2f} in the last layer, at most {max(means[:-1]):.2f} below it")
+        below = f"at most {max(means[:-1]):.2f} below it"
+        words.append(f"{named(dataset, fraction)} {means[-1]:.2f} in the last layer, {below}")
         agrees &= means[-1] == max(means)
     return Evidence("; ".join(words), agrees) if words else None
 
 
 def _changes(place: Place, seeds: int, fraction: float) -> dict[str, float]:
     """How far each change to ARM moves the accuracy, from the same seeds without it, at a tenth of the stream."""
-    base, *changed = ((row.label, place.runs(row)) for row in Ablation().rows(seeds, min(fraction, TENTH)))
+    rows = Ablation().rows(seeds, share_of("cifar10", fraction))
+    base, *changed = ((row.label, place.runs(row)) for row in rows)
     by_seed = {label: changes_by_seed(runs, base[1]) for label, runs in changed}
     return {label: fmean(changes) for label, changes in by_seed.items() if changes}
 
@@ -140,11 +165,12 @@ def _changes(place: Place, seeds: int, fraction: float) -> dict[str, float]:
 def _start_and_entropy(place: Place, seeds: int, fraction: float) -> Evidence | None:
     changes = _changes(place, seeds, fraction)
     wanted = ["λ3 = 0", "Start from noise"]
-    if not changes.keys() >= set(wanted):
-        return None
+    if len(changes) < len(Ablation().rows(1, 1.0)) - 1:
+        return None  # which of them matters most is not known yet
     worst = sorted(changes, key=lambda label: changes[label])
     ranks = [f"{label} {signed(changes[label])} (rank {worst.index(label) + 1} of {len(worst)})" for label in wanted]
-    return Evidence(f"CIFAR10, a tenth: {', '.join(ranks)}", set(worst[:2]) == set(wanted))
+    lose = all(changes[label] < 0 for label in wanted)
+    return Evidence(f"{_tenth(fraction)}: {', '.join(ranks)}", lose and set(worst[:2]) == set(wanted))
 
 
 def _smoothing(place: Place, seeds: int, fraction: float) -> Evidence | None:
@@ -153,12 +179,12 @@ def _smoothing(place: Place, seeds: int, fraction: float) -> Evidence | None:
     if not all(label in changes for label in wanted):
         return None
     words = ", ".join(f"{label} {signed(changes[label])}" for label in wanted)
-    return Evidence(f"CIFAR10, a tenth: {words}", all(abs(changes[label]) < LITTLE for label in wanted))
+    return Evidence(f"{_tenth(fraction)}: {words}", all(abs(changes[label]) < LITTLE for label in wanted))
 
 
 def _twice(place: Place, seeds: int, fraction: float) -> Evidence | None:
     """What one and two recalls per step leave of the first task and of the others."""
-    rows = Suppressed().rows(seeds, min(fraction, TENTH))
+    rows = Suppressed().rows(seeds, share_of("cifar10", fraction))
     ends = [
         np.mean([run.result.accuracy_matrix[-1] for run in runs], axis=0) for row in rows if (runs := place.runs(row))
     ]
@@ -166,46 +192,44 @@ def _twice(place: Place, seeds: int, fraction: float) -> Evidence | None:
         return None
     (first, *others), (first_twice, *others_twice) = ends
     words = (
-        f"CIFAR10, a tenth: from one to two, the first task goes from {first:.0f} to {first_twice:.0f} %, "
+        f"{_tenth(fraction)}: from one to two, the first task goes from {first:.0f} to {first_twice:.0f} %, "
         f"the others from {fmean(others):.1f} to {fmean(others_twice):.1f} %"
     )
     return Evidence(words, fmean(others_twice) < fmean(others) and first_twice > first)
 
 
-def _best_diversity(place: Place, seeds: int, fraction: float) -> dict[str, float]:
-    """The best λ3 of each stream."""
-    streams = Diversity().points(place, seeds, fraction)
-    return {stream: max(points, key=lambda point: point[1].value)[0] for stream, points in streams.items()}
-
-
 def _high_diversity(place: Place, seeds: int, fraction: float) -> Evidence | None:
-    best = _best_diversity(place, seeds, fraction)
-    parts = {"MNIST, 10 classes": "MNIST", "CIFAR10, 10 classes": "CIFAR10, a tenth"}
-    found = {part: best[stream] for stream, part in parts.items() if stream in best}
-    words = "; ".join(f"{part}: best at λ3 = {weight:g}" for part, weight in found.items())
-    return Evidence(words, all(weight >= 16 for weight in found.values())) if found else None
+    curves = Diversity().curves(place, seeds, fraction)
+    found = {dataset: curves.get(f"{DATASETS[dataset]}, 10 classes") for dataset in ("mnist", "cifar10")}
+    words, agrees = [], True
+    for dataset, curve in found.items():
+        if curve is not None:
+            tried = "" if curve.complete else f" of {', '.join(f'{weight:g}' for weight, _ in curve.points)}"
+            words.append(f"{named(dataset, share_of(dataset, fraction))}: best at λ3 = {curve.best:g}{tried}")
+            agrees &= curve.best >= 16
+    return Evidence("; ".join(words), agrees) if words else None
 
 
 def _diversity_and_classes(place: Place, seeds: int, fraction: float) -> Evidence | None:
     """On the streams of one dataset, which differ in nothing else."""
     best = {
-        int(stream.removeprefix("MNIST, ").removesuffix(" classes")): weight
-        for stream, weight in _best_diversity(place, seeds, fraction).items()
-        if stream.startswith("MNIST")
+        int(stream.removeprefix("MNIST, ").removesuffix(" classes")): curve.best
+        for stream, curve in Diversity().curves(place, seeds, fraction).items()
+        if stream.startswith("MNIST") and curve.complete
     }
-    if len(best) < 2:
+    if len(best) < FEWEST:
         return None
     weights = np.log(list(best.values()))
     correlation = float(np.corrcoef(list(best), weights)[0, 1]) if weights.std() else 0.0
     words = ", ".join(f"{weight:g} for {classes}" for classes, weight in best.items())
-    sign = f"correlation of its logarithm with the number {signed(correlation)}"
-    return Evidence(f"MNIST: the best λ3 is {words} classes; {sign}", correlation < 0)
+    sign = f"correlation of its logarithm with the number {signed(correlation, 2)}"
+    return Evidence(f"{named('mnist', fraction)}: the best λ3 is {words} classes; {sign}", correlation < -CLEAR)
 
 
 def _low_diversity_is_recent(place: Place, seeds: int, fraction: float) -> Evidence | None:
     """The share of the latest earlier task, while the last three tasks are learned."""
     found = {}
-    for row in History().rows(seeds, min(fraction, TENTH)):
+    for row in History().rows(seeds, share_of("cifar10", fraction)):
         for run in place.runs(row):
             shares = [recalled_by_task(run, task) for task in range(2, len(run.result.accuracy_matrix))]
             found[row.label] = fmean(share[task - 1] / share[:task].sum() for task, share in enumerate(shares, start=2))
@@ -214,7 +238,7 @@ def _low_diversity_is_recent(place: Place, seeds: int, fraction: float) -> Evide
         return None
     words = ", ".join(f"{100 * value:.0f} % at {label}" for label, value in found.items())
     return Evidence(
-        f"CIFAR10, a tenth: the task before the present one has {words} of what is recalled of earlier tasks",
+        f"{_tenth(fraction)}: the task before the present one has {words} of what is recalled of earlier tasks",
         found[labels[0]] > found[labels[-1]],
     )
 
@@ -227,7 +251,7 @@ def _backward_transfer(place: Place, seeds: int, fraction: float) -> Evidence | 
     gains = [float(matrix[task + 1 :, task].max() - matrix[task, task]) for task in range(len(matrix) - 1)]
     task = int(np.argmax(gains))
     many = f"{sum(gain > 0 for gain in gains)} of {len(gains)} gain"
-    words = f"CIFAR10: task {task + 1} gains {gains[task]:.1f} points after its end; {many}"
+    words = f"{named('cifar10', fraction)}: task {task + 1} gains {gains[task]:.1f} points after its end; {many}"
     return Evidence(words, gains[task] > LITTLE)
 
 

@@ -13,7 +13,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from ...stream import Indices, as_batch
 from ..table import Cell, Figure, Table
 from .kept import Kept, KeptStudy, Samples, numbers_in
 from .likeness import standardised, structural_similarity
-from .study import Place, Row, write_table
+from .study import Place, Row, share_of, write_table
 
 IMAGES = 300
 DATASETS = {"mnist": "MNIST-5k", "cifar10": "CIFAR10"}
@@ -72,11 +71,10 @@ class LeftoverStudy(KeptStudy):
 
     name = "leftover"
     what = "ours: how much of a real image is left in a recalled one, MNIST and CIFAR10"
-    _TENTH: ClassVar = 0.1  # of CIFAR10 at most
 
     def rows(self, seeds: int, fraction: float) -> list[Row]:
         """One run of ARM on each dataset, whose learner is kept."""
-        parts = {"mnist": fraction, "cifar10": min(fraction, self._TENTH)}
+        parts = {name: share_of(name, fraction) for name in DATASETS}
         return [Row.of(name, f"{name}/arm", 1, part, keep_learner=True) for name, part in parts.items()]
 
     def measure(self, end: Kept, path: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from ...presets import PRESETS
 from ..table import Cell, Figure, Table
-from .study import Place, Row, Study, write_table
+from .study import Place, Row, Study, part_of, share_of, write_table
 
 DATASETS = {"mnist": "MNIST-5k", "cifar10": "CIFAR10"}
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
@@ -71,7 +70,6 @@ class SameFeatures(Study):
 
     name = "same-features"
     what = "ours: recall, replay and the stationary bound on the same fixed features and network"
-    _TENTH: ClassVar = 0.1  # of CIFAR10 at most, on three seeds at most
 
     def rows(self, seeds: int, fraction: float) -> list[Row]:
         """Both datasets, and the rates that were tried on the validation images."""
@@ -94,7 +92,7 @@ class SameFeatures(Study):
                     lines.append([case.label, *kept, len(runs), accuracy, Figure.over(forgetting)])
             if lines:
                 header = ("method", "images kept", "MB kept", "seeds", "accuracy", "forgetting")
-                title = _part(f"The same descriptor and the same network, {title}", self._share(dataset, fraction))
+                title = part_of(f"The same descriptor and the same network, {title}", share_of(dataset, fraction))
                 notes = ["Mean ± standard deviation over seeds, in percent, on the test images."]
                 written += write_table(place, f"{self.name}-{dataset}", fraction, Table(title, header, lines, notes))
         return written + self._write_rates(place, fraction)
@@ -112,16 +110,9 @@ class SameFeatures(Study):
         table = Table("Learning rates on the same features", header, lines, notes)
         return write_table(place, f"{self.name}-rates", fraction, table) if lines else []
 
-    def _share(self, dataset: str, fraction: float) -> float:
-        return fraction if dataset == "mnist" else min(fraction, self._TENTH)
-
     def _measured(self, case: Case, dataset: str, seeds: int, fraction: float) -> Row:
         seeds = seeds if dataset == "mnist" else min(seeds, 3)
-        return case.row(dataset, case.chosen[dataset], seeds, self._share(dataset, fraction), "test")
+        return case.row(dataset, case.chosen[dataset], seeds, share_of(dataset, fraction), "test")
 
     def _tried(self, case: Case, dataset: str, fraction: float) -> list[Row]:
-        return [case.row(dataset, rate, 1, self._share(dataset, fraction), "val") for rate in RATES]
-
-
-def _part(title: str, share: float) -> str:
-    return title if share == 1 else f"{title}, the first {100 * share:g} % of every task"
+        return [case.row(dataset, rate, 1, share_of(dataset, fraction), "val") for rate in RATES]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from ..table import Cell, Figure, Table
-from .study import Place, Row, Study, write_table
+from .study import Place, Row, Study, part_of, share_of, write_table
 
 # What images start as, whether they ascend, what is learned on them, the weight of distillation, and how to run it.
 Case: TypeAlias = tuple[str, str, str, float, str, Mapping[str, object]]
@@ -22,7 +22,6 @@ class RecallStarts(Study):
 
     name = "recall-starts"
     what = "ours: what start, target and distillation bring to ARM, and mean-shift recall"
-    _TENTH: ClassVar = 0.1  # of CIFAR10 at most, on three seeds at most
     _SMALL: ClassVar[Mapping[str, object]] = {"learner.recalled_images": 10, "learner.recall_rate": 1.0}
 
     def rows(self, seeds: int, fraction: float) -> list[Row]:
@@ -46,18 +45,13 @@ class RecallStarts(Study):
                     )
             if lines:
                 header = ("start", "ascent", "target", "distillation", "", "seeds", "accuracy", "forgetting")
-                share = self._share(dataset, fraction)
-                part = "" if share == 1 else f", the first {100 * share:g} % of every task"
-                title = f"What recall starts from and learns, {title}{part}"
+                title = part_of(f"What recall starts from and learns, {title}", share_of(dataset, fraction))
                 notes = ["Mean ± standard deviation over seeds, in percent, on the test images."]
                 written += write_table(place, f"{self.name}-{dataset}", fraction, Table(title, header, lines, notes))
         return written
 
-    def _share(self, dataset: str, fraction: float) -> float:
-        return fraction if dataset == "mnist" else min(fraction, self._TENTH)
-
     def _of(self, dataset: str, seeds: int, fraction: float) -> list[Row]:
-        seeds, share = (seeds if dataset == "mnist" else min(seeds, 3)), self._share(dataset, fraction)
+        seeds, share = (seeds if dataset == "mnist" else min(seeds, 3)), share_of(dataset, fraction)
         rows = []
         for *_, distillation, method, changed in _cases(dataset):
             # Tests over training would take a fifth of the time on CIFAR10.

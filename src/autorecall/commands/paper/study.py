@@ -79,8 +79,11 @@ class Place:
             for config in row.configs():
                 job = self.job(row, config)
                 twin = found.get(job.folder, job)
+                # Studies that need no curve ask for none; one that does gets it.
+                points = max(job.config.curve_points, twin.config.curve_points)
                 found[job.folder] = replace(
                     job,
+                    config=replace(job.config, curve_points=points),
                     keep_learner=job.keep_learner or twin.keep_learner,
                     draw_curve=job.draw_curve or twin.draw_curve,
                 )
@@ -137,6 +140,20 @@ def write_table(place: Place, name: str, fraction: float, table: Table) -> list[
         write_text(path, text)
         written.append(path)
     return written
+
+
+def share_of(dataset: str, fraction: float) -> float:
+    """The part of a stream for what needs many runs: natural images take long, so a tenth of theirs at most."""
+    return fraction if dataset == "mnist" else min(fraction, 0.1)
+
+
+def part_of(title: str, fraction: float) -> str:
+    """A title that says so if it is about shortened streams.
+
+    >>> part_of("Accuracy", 1), part_of("Accuracy", 0.1)
+    ('Accuracy', 'Accuracy, the first 10 % of every task')
+    """
+    return title if fraction == 1 else f"{title}, the first {100 * fraction:g} % of every task"
 
 
 def percent(share: float) -> str:

@@ -13,7 +13,7 @@ from ...presets import PRESETS, Published, share_of_images
 from ...storage.schema import differences, field_of
 from ..rows import Run
 from ..table import Cell, Figure, Table, signed
-from .study import Place, Row, Study, percent, write_table
+from .study import Place, Row, Study, part_of, percent, share_of, write_table
 
 NOT_PUBLISHED = " (not in the paper)"
 LABELS = {
@@ -57,7 +57,7 @@ class MainTable(Study):
         notes = [f"† Stationary: all classes mixed. Chance is {self._chance:g} %.", MEMORY, SPREADS]
         if shares != {percent(1)}:
             notes.append("The published figures are of all images: they say little about those of a part.")
-        return write_table(place, self.name, fraction, Table(_part(title, fraction), header, lines, notes))
+        return write_table(place, self.name, fraction, Table(part_of(title, fraction), header, lines, notes))
 
     def _line(self, row: Row, runs: Sequence[Run], comparable: bool) -> list[Cell]:
         memory, published = runs[0].result.memory, PRESETS[row.preset].published
@@ -99,7 +99,7 @@ class PublishedOrder(Study):
                 accuracy = _beside([run.result.accuracy for run in runs], published, "accuracy", fraction == 1)
                 compared = accuracy + _beside(forgetting, published, "forgetting", fraction == 1)
                 lines.append([row.label, len(runs), *compared])
-        title = _part("Sequential MNIST, classes arrive in the proportions of all of MNIST", fraction)
+        title = part_of("Sequential MNIST, classes arrive in the proportions of all of MNIST", fraction)
         table = Table(title, ("method", "seeds", *_COMPARED), lines, [SPREADS])
         return write_table(place, self.name, fraction, table) if lines else []
 
@@ -140,6 +140,8 @@ class Choices(Study):
                 rest = "".join(f", {key.split('.')[-1]} {value:g}" for key, value in others.items())
                 setting = name.split(".")[-1].replace("_", " ")
                 part = f"{100 * share * fraction:g} %"
+                images = share_of_images(found[0][0].config, found[0][0].result.steps)
+                part += "" if images == 1 else f", {percent(images)}"
                 lines.append([preset + rest, part, setting, ", ".join(tried), ", ".join(accuracies)])
         header = ("row", "of the stream", "setting", "values, the preset's in brackets", "accuracy on validation")
         return (
@@ -168,7 +170,7 @@ class Distillation(Study):
         return [Row.of(name, name, seeds, fraction) for name in names if name in PRESETS]
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
-        """Accuracy, and the difference from the baseline."""
+        """A line for each case, measured beside published."""
         found = {row.preset: place.runs(row) for row in self.rows(seeds, fraction)}
         if not any(found.values()):
             return []
@@ -180,10 +182,12 @@ class Distillation(Study):
                 published = _BASELINE if name == "cifar10/arm" else PRESETS[name].published if name in PRESETS else None
                 values = [run.result.accuracy for run in found.get(name, [])]
                 line += _beside(values, published, "accuracy", fraction == 1)
-            lines.append(line)
-        header = ["", *(word for method, _ in self._METHODS for word in (method, f"{method}, published"))]
+            counts = (len(found.get(f"cifar10/{method}{case}", ())) for _, method in self._METHODS)
+            lines.append([*line, " / ".join(map(str, counts))])
+        methods = (word for method, _ in self._METHODS for word in (method, f"{method}, published"))
+        header = ["", *methods, "seeds"]
         return write_table(
-            place, self.name, fraction, Table(_part("Accuracy on CIFAR10", fraction), header, lines, [SPREADS])
+            place, self.name, fraction, Table(part_of("Accuracy on CIFAR10", fraction), header, lines, [SPREADS])
         )
 
 
@@ -214,7 +218,7 @@ class Ablation(Study):
         return [Row.of(label, name, seeds, fraction) for label, name in [("Baseline", "cifar10/arm"), *changed]]
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
-        """Accuracy and forgetting, and how far each is from the baseline, measured and published."""
+        """Accuracy, how far it is from the baseline, and forgetting, measured and published."""
         rows = [(row, place.runs(row)) for row in self.rows(seeds, fraction)]
         base = rows[0][1]
         usual = PRESETS["cifar10/arm"].published
@@ -227,7 +231,7 @@ class Ablation(Study):
             if not runs:
                 continue
             assert published is not None
-            forgetting = Figure.over([run.result.forgetting for run in runs if run.result.forgetting is not None])
+            forgetting = [run.result.forgetting for run in runs if run.result.forgetting is not None]
             first = row.preset == "cifar10/arm"
             lines.append(
                 [
@@ -237,13 +241,12 @@ class Ablation(Study):
                     None if first else Figure.over(changes_by_seed(runs, base), change=True),
                     _printed(published, "accuracy"),
                     None if first else signed(published.accuracy - usual.accuracy),
-                    forgetting,
-                    _printed(published, "forgetting"),
+                    *_beside(forgetting, published, "forgetting", fraction == 1),
                 ]
             )
         header = ("", "seeds", "accuracy", "change", "published accuracy", "published change", *_COMPARED[2:])
         notes = ["Change: difference in accuracy from the baseline of the same seed, in points.", SPREADS]
-        title = _part("Ablation of ARM on CIFAR10", fraction)
+        title = part_of("Ablation of ARM on CIFAR10", fraction)
         return write_table(place, self.name, fraction, Table(title, header, lines, notes))
 
 
@@ -261,13 +264,13 @@ class Selection(Study):
     _DATASETS: ClassVar = ("mnist", "cifar10")
 
     def rows(self, seeds: int, fraction: float) -> list[Row]:
-        """A grid for each dataset; natural images take long, so a tenth of their stream at most."""
+        """A grid for each dataset."""
         found = []
         for dataset, values in product(self._DATASETS, product(*self._GRID.values())):
             settings: dict[str, object] = {
                 f"learner.{name}": value for name, value in zip(self._GRID, values, strict=True)
             }
-            share = fraction if dataset == "mnist" else min(fraction, 0.1)
+            share = share_of(dataset, fraction)
             found.append(Row.of(dataset, f"{dataset}/arm", seeds, share, {"split": "val"} | settings))
         return found
 
@@ -288,8 +291,7 @@ class Selection(Study):
                 )
             if lines:
                 header = ("λ1", "λ2", "λ3", "λ4", "seeds", "accuracy on validation", "")
-                share = fraction if dataset == "mnist" else min(fraction, 0.1)
-                title = _part(f"ARM on the validation images of {dataset}", share)
+                title = part_of(f"ARM on the validation images of {dataset}", share_of(dataset, fraction))
                 best = [line for _, line in sorted(lines, key=lambda line: -line[0])]
                 written += write_table(place, f"{self.name}-{dataset}", fraction, Table(title, header, best, [SPREADS]))
         return written
@@ -344,7 +346,3 @@ def _printed(published: Published, what: str) -> str | None:
     """A figure as the paper prints it."""
     mean, spread = getattr(published, what), getattr(published, f"{what}_spread")
     return None if mean is None else f"{mean} ± {spread}" if spread is not None else f"{mean}"
-
-
-def _part(title: str, fraction: float) -> str:
-    return title if fraction == 1 else f"{title}, the first {100 * fraction:g} % of every task"
