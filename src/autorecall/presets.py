@@ -2,7 +2,7 @@
 gaussians, patches).
 
 Settings that the paper does not give were chosen on the validation split, if they were tuned at all:
-docs/results.md lists them and their runs.
+docs/results.md says which, and has the runs of most of them.
 """
 
 from __future__ import annotations
