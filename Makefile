@@ -17,7 +17,8 @@
 SUITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do \
   if $$name -c '$(SUITS)' 2>/dev/null; then echo $$name; break; fi; done)
-VENV := .venv
+# One that was named has an environment of its own.
+VENV := .venv$(if $(filter command,$(firstword $(origin PYTHON))),-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 
 MINUTES ?= 5

@@ -15,7 +15,9 @@ from .errors import DataError as DataError
 from .errors import DivergedError as DivergedError
 from .errors import InputError as InputError
 from .errors import InterruptedRunError as InterruptedRunError
+from .errors import InUseError as InUseError
 from .errors import StoppedError as StoppedError
+from .errors import WriteError as WriteError
 from .learners.adi import ADI as ADI
 from .learners.adi import ADIConfig as ADIConfig
 from .learners.arm import ARM as ARM

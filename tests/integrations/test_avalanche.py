@@ -16,7 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from autorecall import ARM, PRESETS, ARMConfig, ConfigError, InputError, LagConfig, Naive, Stream, load_dataset, run
+from autorecall import (
+    ARM,
+    PRESETS,
+    SLDA,
+    ARMConfig,
+    ConfigError,
+    InputError,
+    LagConfig,
+    Naive,
+    Stream,
+    load_dataset,
+    run,
+)
 from autorecall.config import RunConfig
 from autorecall.data import Dataset, Split
 from autorecall.runs.loop import few_of_each_class
@@ -192,6 +204,54 @@ def test_outputs_that_avalanche_adds_are_recalled_too() -> None:
     assert recall.learner.teacher.network is not None
     assert recall.learner.teacher.network(torch.zeros(1, 1, 28, 28)).shape == (1, 10)
     assert sum(name.startswith("recalled_class_") for name in recall.numbers) == 10
+
+
+@needs_avalanche
+@pytest.mark.parametrize("change", ["optimizer", "outputs"])
+def test_the_teacher_stays_if_the_optimizer_or_outputs_change_within_a_task(change: str) -> None:
+    """Some strategies make a new optimizer every epoch, and online streams add outputs whenever a class is new."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+    strategy = SimpleNamespace(model=network, optimizer=torch.optim.SGD(network.parameters(), 0.1), experience=None)
+    recall = Recall(small(LagConfig("every", every=100, start=0)))
+    x = torch.rand(10, 1, 4, 4)
+
+    def iteration() -> None:
+        strategy.mb_x, strategy.mb_y = x, torch.arange(10) % 4
+        recall.before_training_iteration(strategy)
+        recall.after_update(strategy)
+
+    iteration()
+    assert recall.learner is not None
+    assert recall.learner.teacher.network is not None
+    before = recall.learner.teacher.network(x)
+    with torch.no_grad():
+        for p in network.parameters():
+            p.add_(0.1)
+    if change == "outputs":
+        last, more = network[-1], nn.Linear(8, 6)
+        assert isinstance(last, nn.Linear)
+        more.weight.data[:4] = last.weight.data
+        network[-1] = more
+    strategy.optimizer = torch.optim.SGD(network.parameters(), 0.05)
+    iteration()
+    assert recall.learner.optimizer is strategy.optimizer
+    assert recall.learner.boundaries.batches == 2
+    torch.testing.assert_close(recall.learner.teacher.network(x)[:, :4], before)
+
+
+@needs_avalanche
+@pytest.mark.parametrize("method", ["naive", "slda"])
+def test_a_learner_that_grows_is_evaluated_on_classes_yet_to_come(method: str) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(784, 2))
+    learner = Naive(network) if method == "naive" else SLDA(network)
+    learner.grows = True
+    strategy = as_strategy(learner, evaluator=evaluator())
+    benchmark = tiny()
+    for experience in benchmark.streams["train"]:
+        strategy.train(experience, shuffle=False)
+        found = strategy.eval(benchmark.streams["test"])
+        assert np.isfinite([value for value in found.values() if isinstance(value, float)]).all()
+    assert learner.network(torch.zeros(1, 1, 28, 28)).shape == (1, 10)
 
 
 @needs_avalanche

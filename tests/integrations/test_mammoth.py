@@ -9,7 +9,7 @@ import inspect
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,6 +144,22 @@ def test_the_optimizer_is_that_which_mammoth_has_now(model_class: Any) -> None:
     x, y = tasks()[2][0]
     model.meta_observe(x, y, x, epoch=0)
     assert all(torch.equal(a, b) for a, b in zip(before, model.net.parameters(), strict=True))
+
+
+def test_tasks_begin_where_mammoth_says_and_nowhere_else(model_class: Any) -> None:
+    """Not where a class of a large task is seen for the first time; if nothing is announced, there."""
+    for setting, settings, expected in (
+        ("class-il", "{}", 1),
+        ("class-il", '{"lag": {"policy": "novel"}}', 2),
+        ("general-continual", "{}", 2),
+    ):
+        args = arguments(model_class, "--learner", "lwf", "--settings", settings)
+        model = model_class(network(), F.cross_entropy, args, None, SimpleNamespace(SETTING=setting))
+        model.meta_begin_task(None)
+        for label in (0, 1):
+            for _ in range(10):
+                model.meta_observe(torch.rand(6, 3, 4, 4), torch.full((6,), label), None, epoch=0)
+        assert model.learner.boundaries.tasks == expected
 
 
 @pytest.mark.parametrize("method", ["naive", "lwf", "er", "icarl", "slda", "mean-shift"])

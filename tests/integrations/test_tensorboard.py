@@ -96,7 +96,7 @@ def test_a_run_leaves_its_history_matrix_and_picture(tmp_path: Path, capsys: pyt
     again = Events(folder)
     assert (again.scalars, again.images, list(again.texts.values())) == (before, events.images, [tables])
     assert sorted(path.name for path in folder.iterdir()) == sorted(
-        ["config.json", "history.csv", "model.safetensors", "recalled.png", "result.json", "tensorboard"]
+        ["config.json", "curves.png", "history.csv", "model.safetensors", "recalled.png", "result.json", "tensorboard"]
     )
     (file,) = (folder / "tensorboard").iterdir()
     assert cli.dispatch(["run", *WORDS, "--tensorboard", "--out", str(tmp_path)]) == 0
@@ -191,3 +191,8 @@ def test_without_tensorboard_one_sentence_says_what_to_install(
     assert cli.dispatch(["sweep", "mnist/naive", "--tensorboard", "--out", str(tmp_path)]) == 2
     assert "--tensorboard is for a single run" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_all_that_an_observer_hears_is_passed_on() -> None:
+    heard = {name for name in vars(Observer) if not name.startswith("_")}
+    assert heard <= set(vars(TensorBoard))

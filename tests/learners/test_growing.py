@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -72,6 +74,9 @@ def test_a_state_with_fewer_outputs_is_loaded_as_if_it_had_grown(method: str, tm
     save(first, tmp_path / "learner")
     load(second, tmp_path / "learner")
     first.grow(MORE)
+    x = batch(9, 20)[0]
+    assert_same(second.predict(x), first.predict(x))
+    save(second, tmp_path / "again")
     for number in range(5, 8):
         assert_same(second.observe(*new_class(number)), first.observe(*new_class(number)))
     assert_same(second.state_dict(), first.state_dict())
@@ -214,6 +219,31 @@ def test_a_network_whose_last_layer_is_not_found_is_refused_unchanged() -> None:
     assert_same(student.state_dict(), before)
 
 
+def test_nothing_is_grown_if_the_last_layer_is_not_found_or_has_no_weights_of_its_own() -> None:
+    class Mixed(nn.Module):
+        """Its logits come from what was defined first."""
+
+        def __init__(self, outputs: int) -> None:
+            super().__init__()
+            self.out, self.body = nn.Linear(3, outputs), nn.Linear(60, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.out(self.body(x.flatten(1)))
+            return logits
+
+    student = Naive(Mixed(CLASSES).double())
+    student.observe(*batch(0))
+    with pytest.raises(InputError, match=r"does not give the logits; give the network a method output_layers"):
+        student.grow(MORE)
+    student.observe(*batch(1))
+    normed = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(60, CLASSES))).double()
+    student = Naive(normed)
+    student.observe(*batch(0))
+    with pytest.raises(InputError, match=r"cannot be added to a layer whose weights are computed from others"):
+        student.grow(MORE)
+    student.observe(*batch(1))
+
+
 def test_gated_outputs_grow_in_both_parts() -> None:
     student = Naive(GatedMLPConfig(hidden=(8,)).build((2, 6, 5), CLASSES))
     student.grow(MORE)
@@ -277,6 +307,36 @@ def test_a_trained_network_recalls_from_its_first_batch(trained: bool | tuple[in
         assert numbers["recalled_loss"] == numbers["recalled_loss"]  # not nan: something was recalled
         untold.observe(*blobs(4 + number % 2, number))
     assert kept(told, 4) > 0.5 > 0.1 > kept(untold, 4)
+
+
+@pytest.mark.parametrize("known", [torch.tensor([1, 0]), np.array([0, 1]), range(2), {0, 1}], ids=str)
+def test_classes_that_are_known_may_come_as_anything(known: Any, tmp_path: Path) -> None:
+    student = ARM(mlp(), ARMConfig(recalled_images=4, ascent_steps=1), trained=known)
+    assert student.boundaries.seen_classes == {0, 1}
+    student.observe(*batch(0))
+    save(student, tmp_path / "learner")
+    load(student, tmp_path / "learner")
+
+
+@pytest.mark.parametrize(
+    ("known", "sentence"),
+    [
+        (3, r"trained is 3; expected True, or the classes that the network knows"),
+        (["cat"], r"trained is \['cat'\]; expected True"),
+        ([-1], r"trained names the class -1; expected classes from 0 on"),
+        ([0, 17], r"trained names the class 17 but the network has 6 outputs; expected classes from 0 to 5"),
+    ],
+    ids=str,
+)
+def test_classes_that_cannot_be_known_are_refused(known: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=f"^{sentence}"):
+        ADI(mlp(), trained=known).observe(*batch(0))
+
+
+def test_means_of_classes_that_were_learned_elsewhere_are_not_known() -> None:
+    settings = ARMConfig(initial="shift", told=True, targets="told")
+    with pytest.raises(InputError, match=r"^learner\.initial is shift, which moves images to class means"):
+        ARM(mlp(), settings, trained=True)
 
 
 @pytest.mark.parametrize("kind", [LwF, ADI])

@@ -49,6 +49,21 @@ def test_gradients_and_modes_are_left_as_the_step_left_them() -> None:
     assert not learner.network.training
 
 
+def test_outputs_are_added_before_the_step_if_they_may_be() -> None:
+    whole, split = (ARM(mlp(), replace(SETTINGS, lag=LagConfig("every", every=1, start=0)), seed=3) for _ in range(2))
+    whole.grows = split.grows = True
+    x, y = batch(0)
+    y[0] = 8
+    whole.observe(x, y)
+    split.before_step(x, y)
+    split.optimizer.zero_grad()
+    F.cross_entropy(split.network(x), y).backward()  # type: ignore[no-untyped-call]
+    split.optimizer.step()
+    split.after_step(x, y)
+    assert split.predict(x).shape == (len(x), 9)
+    assert_same(split.state_dict(), whole.state_dict(), 1e-12)
+
+
 def test_it_is_the_teacher_from_before_the_step_that_recalls() -> None:
     learner = ADI(mlp(), ADIConfig(recalled_images=4, ascent_steps=1, lag=LagConfig("every", every=1, start=0)))
     x, y = batch(0)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from autorecall import ICaRL, Naive, precision
 from autorecall.errors import InputError
 
-from .worlds import any_method, batch, learner, mlp, needs
+from .worlds import CLASSES, any_method, batch, learner, mlp, needs
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +90,24 @@ def test_the_child_itself() -> None:
     student = Naive(mlp().bfloat16())
     x, y = batch(0)
     student.observe(x.bfloat16(), y)
+
+
+@any_method
+def test_layers_may_differ_in_precision(method: str) -> None:
+    """The last layer is more precise than the rest, so logits are more precise than images."""
+
+    class Precise(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.last = nn.Linear(60, 8), nn.Linear(8, CLASSES).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.last(self.body(x.flatten(1)).relu().double())
+            return logits
+
+    student = learner(method, Precise())
+    for number in range(6):
+        x, y = batch(number)
+        numbers = student.observe(x.float(), y)
+    assert all(map(math.isfinite, numbers.values()))
+    assert bool(student.predict(x.float()).isfinite().all())

@@ -273,3 +273,15 @@ def test_layer_that_does_not_count_its_batches_is_served(name: str) -> None:
     before = layer.running_mean.clone()
     weighted_batch_norm(layer, shares(torch.float64), TOTAL, KINDS[name].inputs(0, torch.float64))
     assert not torch.equal(layer.running_mean, before)
+
+
+def test_batch_norm_may_be_more_precise_than_its_inputs() -> None:
+    """As in torch: the output is as precise as the input, and statistics as the layer."""
+    ours = nn.BatchNorm2d(3)
+    theirs = copy.deepcopy(ours)
+    x = torch.rand(4, 3, 5, 5).to(torch.bfloat16)
+    mine, expected = weighted_batch_norm(ours, torch.full((4,), 0.25), 4, x), theirs(x)
+    assert mine.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(mine, expected, rtol=0, atol=0.02)
+    assert ours.running_var is not None
+    torch.testing.assert_close(ours.running_var, theirs.running_var)

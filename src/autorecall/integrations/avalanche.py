@@ -17,6 +17,7 @@ from ..errors import ConfigError, InputError
 from ..learners.arm import ARMConfig
 from ..learners.base import Learner
 from ..learners.shared.algorithm1 import RecallConfig, RecallLearner
+from ..learners.shared.frozen_copy import frozen_copy
 from .torchvision import make_importable
 
 try:
@@ -72,8 +73,9 @@ class Recall(SupervisedPlugin):  # type: ignore[misc]
         """The learner around the strategy's network and optimizer, as they are now."""
         network: nn.Module = strategy.model
         layout = [(name, p.shape) for name, p in network.named_parameters()]
-        known, now = self.learner, (network, strategy.optimizer, layout)
-        if known is not None and (known.network, known.optimizer, self._layout) == now:
+        known = self.learner
+        if known is not None and (known.network, self._layout) == (network, layout):
+            known.optimizer = strategy.optimizer  # some strategies make a new one now and then
             return known
         if isinstance(network, MultiTaskModule):
             raise InputError(
@@ -84,7 +86,6 @@ class Recall(SupervisedPlugin):  # type: ignore[misc]
         assert isinstance(learner, RecallLearner)
         learner.optimizer = strategy.optimizer
         if known is not None:
-            # Avalanche has adapted the network, before anything of the experience is learned: a copy is the teacher.
             if known.shift is not None:
                 raise InputError(
                     "learner.initial is shift, and the network has got outputs; give it all from the start"
@@ -92,7 +93,10 @@ class Recall(SupervisedPlugin):  # type: ignore[misc]
             learner.generator, learner.threads, learner.copies = known.generator, known.threads, known.copies
             learner.on_recall = known.on_recall
             learner.boundaries.load_state_dict(known.boundaries.state_dict())
-            learner.teacher.refresh(network)
+            if known.network is network and known.teacher.network is not None:
+                learner.teacher.network = _grown(known.teacher.network, network)
+            elif known.teacher.network is not None:
+                learner.teacher.refresh(network)
         self.learner, self._layout = learner, layout
         return learner
 
@@ -150,6 +154,14 @@ class LearnerStrategy(SupervisedTemplate):  # type: ignore[misc]
         """What the learner predicts."""
         return self.learner.predict(self.mb_x)
 
+    def criterion(self) -> Tensor:
+        """The loss. A class that the network has no output for yet is as unlikely as the least likely one."""
+        outputs, missing = self.mb_output, int(self.mb_y.max()) + 1 - self.mb_output.shape[1]
+        if missing > 0:
+            outputs = torch.cat([outputs, outputs.amin(1, keepdim=True).expand(-1, missing)], dim=1)
+        loss: Tensor = self._criterion(outputs, self.mb_y)
+        return loss
+
     def model_adaptation(self, model: nn.Module | None = None) -> nn.Module:
         """The network is the learner's, which adds outputs itself if its `grows` is True."""
         return self.model if model is None else model
@@ -163,6 +175,19 @@ class LearnerStrategy(SupervisedTemplate):  # type: ignore[misc]
 def as_strategy(learner: Learner, **options: Any) -> LearnerStrategy:
     """Any learner as an Avalanche strategy; options are those of `LearnerStrategy`, such as evaluator and plugins."""
     return LearnerStrategy(learner=learner, **options)
+
+
+@torch.no_grad()
+def _grown(teacher: nn.Module, student: nn.Module) -> nn.Module:
+    """The teacher, after outputs were added to the student: it answers as before; the new ones are the student's."""
+    grown, before = frozen_copy(student), teacher.state_dict()
+    for name, now in grown.state_dict().items():
+        then = before.get(name)
+        if then is not None and then.shape == now.shape:
+            now.copy_(then)
+        elif then is not None and then.shape[1:] == now.shape[1:] and len(then) < len(now):
+            now[: len(then)] = then
+    return grown
 
 
 def _begins_task(experience: Any) -> bool:

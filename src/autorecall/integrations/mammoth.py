@@ -52,7 +52,9 @@ class Autorecall(ContinualModel):  # type: ignore[misc]
         self, backbone: nn.Module, loss: nn.Module, args: Namespace, transform: nn.Module, dataset: Any = None
     ) -> None:
         super().__init__(backbone, loss, args, transform, dataset=dataset)
-        self.learner = learner_of(self.net, args)
+        # Where one task is all there is, new classes have to do.
+        announced = getattr(dataset, "SETTING", "") != "general-continual"
+        self.learner = learner_of(self.net, args, announced)
         self._descends = _has_rate(methods()[args.learner])
 
     def begin_task(self, dataset: Any) -> None:
@@ -71,8 +73,8 @@ class Autorecall(ContinualModel):  # type: ignore[misc]
         return self.learner.predict(x)
 
 
-def learner_of(network: nn.Module, args: Namespace) -> Learner:
-    """The learner that the arguments describe."""
+def learner_of(network: nn.Module, args: Namespace, announced: bool = True) -> Learner:
+    """The learner that the arguments describe; unless --settings say otherwise, tasks begin where it is `announced`."""
     kind = methods()[args.learner]
     try:
         settings = json.loads(args.settings)
@@ -80,6 +82,10 @@ def learner_of(network: nn.Module, args: Namespace) -> Learner:
             raise ValueError(f"it is {type(settings).__name__}, not an object")
         if _has_rate(kind):
             settings = {"learning_rate": args.lr} | settings
+        for name in ("lag", "tasks"):
+            if announced and name in _names(kind):
+                given = settings.get(name, {})
+                settings[name] = {"policy": "boundary"} | given if isinstance(given, dict) else given
         config = decode(kind, {"method": args.learner} | settings, "settings")
     except (ValueError, AutorecallError) as error:
         raise ConfigError(f"--settings is {brief(args.settings)}: {error}") from error
@@ -89,4 +95,8 @@ def learner_of(network: nn.Module, args: Namespace) -> Learner:
 
 def _has_rate(kind: type[LearnerConfig]) -> bool:
     """Whether the method descends on a loss; others need no optimizer."""
-    return "learning_rate" in {field.name for field in fields(kind)}
+    return "learning_rate" in _names(kind)
+
+
+def _names(kind: type[LearnerConfig]) -> set[str]:
+    return {field.name for field in fields(kind)}

@@ -76,6 +76,10 @@ class TensorBoard(Observer):
         self._observer.recalled(x, recalled, targets)
         self._add_picture()
 
+    def finished(self, result: Result) -> None:
+        """Nothing that is not there yet."""
+        self._observer.finished(result)
+
     def complete(self, result: Result) -> None:
         """All of a run that has finished, if it has no event files."""
         if any((self._folder / TENSORBOARD).glob(EVENTS)):

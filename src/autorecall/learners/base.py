@@ -30,7 +30,7 @@ from .shared import undo
 from .shared.boundaries import Boundaries, BoundaryConfig
 from .shared.class_gaussians import Likelihoods
 from .shared.finite import all_finite, check_finite, finite
-from .shared.growing import MOST_OUTPUTS, check_outputs, output_layers, set_outputs
+from .shared.growing import MOST_OUTPUTS, NOT_THE_LAST, check_outputs, output_layers, set_outputs
 from .shared.inspection import (
     check_optimized,
     check_precision,
@@ -275,7 +275,10 @@ class Learner(ABC):
         What was learned is kept, with the state of the optimizer and everything else that the method keeps. A network
         that does not end in an nn.Linear needs a method `output_layers` that returns the layers to grow.
         """
-        check_outputs(outputs, output_layers(self.network)[0].out_features)
+        present = output_layers(self.network)[0].out_features
+        if self.classes not in (0, present):
+            raise InputError(NOT_THE_LAST)
+        check_outputs(outputs, present)
         self._grow(outputs)
 
     @property
@@ -464,10 +467,7 @@ class Learner(ABC):
         with suppress(InputError):
             if count_outputs(self.network, self.prepare(x[:1])) == self.classes:
                 return
-        raise InputError(
-            "outputs could not be added, because the nn.Linear that was defined last does not give the logits; give "
-            "the network a method output_layers() that returns the layers they come from"
-        )
+        raise InputError(NOT_THE_LAST)
 
     def _check_numbers(self, x: Tensor) -> None:
         """Refuse a precision that this machine does not have, and settings that it cannot hold."""

@@ -30,6 +30,7 @@ from .base import Learner, LearnerConfig, Memory
 from .shared import undo
 from .shared.class_gaussians import ClassGaussians, Likelihoods
 from .shared.features import features_and_logits, last_linear
+from .shared.growing import output_layers
 from .shared.modes import evaluating
 from .shared.plain_sgd import PlainSGD
 from .shared.undo import Undo
@@ -278,6 +279,8 @@ class Gaussians(Learner):
     def _solve(self) -> None:
         """Bring the last layer up to date: the discriminant, less what the class Gaussians say in its place."""
         if self._stale and not self.config.samples:
+            if self._head is None:  # loaded, and given outputs before the first batch
+                self._head = output_layers(self.network)[0]
             assert isinstance(self._head, nn.Linear)
             statistics, part = self.statistics, self._part(self._head.in_features)
             weights, biases = statistics.discriminant(self._head.in_features, self.config.ridge)

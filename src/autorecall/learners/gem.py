@@ -121,7 +121,7 @@ class GEM(Learner):
     def _descend_along(self, gradient: Tensor) -> None:
         trained = self._trained()
         for p, part in zip(trained, torch.split(gradient, [p.numel() for p in trained]), strict=True):
-            p.grad = part.view_as(p)
+            p.grad = part.view_as(p).to(p.dtype)
         self.take_step()
 
     def _keep(self, x: Tensor, y: Tensor, begins: bool) -> None:

@@ -106,7 +106,7 @@ class ICaRL(Learner):
         seen = self._images()
         if not seen:
             return None
-        like = torch.empty(0, device=self._device())
+        like = torch.empty(0, device=self._device(), dtype=next(self.network.parameters()).dtype)
         return torch.tensor([label for label, _ in seen], device=self._device()), self._class_means(like)
 
     def memory(self) -> Memory:

@@ -22,6 +22,7 @@ from .base import Learner, LearnerConfig, Memory
 from .shared import undo
 from .shared.features import forward_pass, last_linear
 from .shared.finite import check_finite
+from .shared.growing import output_layers
 from .shared.modes import evaluating
 from .shared.plain_sgd import PlainSGD
 from .shared.undo import Undo
@@ -151,7 +152,8 @@ class SLDA(Learner):
         """Make the nearest class mean win, by the shared covariance and with equal priors."""
         if not self._stale:
             return
-        assert self._layer is not None
+        if self._layer is None:  # loaded, and given outputs before the first batch
+            self._layer = output_layers(self.network)[0]
         weights, biases = self._solution(self.counts, self.means, self.scatter)
         self._layer.weight.copy_(weights)
         self._layer.bias.copy_(biases)

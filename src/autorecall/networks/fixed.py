@@ -19,8 +19,6 @@ from .mlp import linear_layers
 class FixedFeatures(nn.Module, ABC):
     """Fixed features of a batch, and layers on top of them that can be trained."""
 
-    treats_images_alone = True
-
     def __init__(self, features: int, hidden: tuple[int, ...], classes: int, first_images: int) -> None:
         """The features change until `first_images` images have been shown."""
         super().__init__()

@@ -25,7 +25,7 @@ def weighted_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
     """
     if weights is None:
         return values.mean(0)
-    mean: Tensor = torch.tensordot(weights, values, dims=1)
+    mean: Tensor = torch.tensordot(weights.to(values), values, dims=1)  # outputs may be of another precision
     return mean
 
 

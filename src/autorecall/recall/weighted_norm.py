@@ -27,6 +27,9 @@ def weighted_batch_norm(layer: BatchNorm, shares: Tensor, total: int, x: Tensor)
             f"a batch-norm layer got {len(x)} inputs for {len(shares)} images, so they cannot be counted; "
             "set learner.copies = 'keep' for this network"
         )
+    own = next((of.dtype for of in (layer.weight, layer.running_mean) if of is not None), x.dtype)
+    if own != x.dtype:  # batch-norm of higher precision than the rest of the network, as torch allows
+        return weighted_batch_norm(layer, shares, total, x.to(own)).to(x.dtype)
     values = values_per_channel(x, total)
     kind = _Compiled if can_call(x) and _pixels_together(x) and can_compile(layer, x.dtype) else _InTorch
     y: Tensor = kind.apply(x, layer.weight, layer.bias, shares.to(x), layer, values)  # type: ignore[no-untyped-call]

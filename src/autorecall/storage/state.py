@@ -15,6 +15,8 @@ from ..errors import InputError
 
 State: TypeAlias = Mapping[str, object]
 COUNTERS = (torch.float32, torch.float64, torch.int64)  # dtypes that an optimizer counts its steps in
+ROWS = ("row_var", "col_var")  # what Adafactor keeps of matrices: one number for each row, and for each column
+SINGLE = ("mu_product", "mu", "eta")  # what NAdam and ASGD keep one number of per parameter
 
 
 def savable(value: object) -> object:
@@ -47,8 +49,13 @@ def for_optimizer(optimizer: Optimizer, saved: State) -> dict[str, object]:
         for name, value in values.items():
             if not 0 <= number < len(trained) or not _belongs(name, value, trained[number]):
                 raise _damaged(f"something else than {name} of a parameter", "that")
-    kinds = {frozenset((name, _kind(value)) for name, value in values.items()) for values in kept.values()}
-    if len(kinds) > 1:
+    # Groups may have settings of their own, and matrices are kept by rows and columns (Adafactor).
+    group_of = [number for number, group in enumerate(optimizer.param_groups) for _ in group["params"]]
+    kinds: dict[tuple[int, int], set[frozenset[tuple[str, str]]]] = {}
+    for number, values in kept.items():
+        found = frozenset((name, _kind(value)) for name, value in values.items())
+        kinds.setdefault((group_of[number], trained[number].dim()), set()).add(found)
+    if any(len(found) > 1 for found in kinds.values()):
         raise _damaged("other values for some parameters", "the same kind for all")
     filled = [{**mine, **group} for group, mine in zip(groups, own, strict=True)]  # versions of torch differ
     return copy.deepcopy({"state": kept, "param_groups": filled})
@@ -72,8 +79,12 @@ def _belongs(name: str, value: object, parameter: Tensor) -> bool:
     if name == "step" and isinstance(value, Tensor | int | float):
         counts = not isinstance(value, Tensor) or (value.shape == () and value.dtype in COUNTERS)
         return counts and float(value) >= 0
+    if isinstance(value, Tensor) and name in SINGLE and value.dim() == 0:
+        return value.is_floating_point()
     if isinstance(value, Tensor):
-        return value.is_floating_point() and value.shape == parameter.shape
+        sizes = zip(value.shape, parameter.shape, strict=False)
+        fits = value.dim() == parameter.dim() and all(size in (1, own) for size, own in sizes)
+        return value.is_floating_point() and (value.shape == parameter.shape or (fits and name in ROWS))
     return value is None or (isinstance(value, int | float) and math.isfinite(value) and abs(value) < 2**63)
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecall import SLDA, BoundaryConfig, ICaRL, ICaRLConfig, Learner
+from autorecall import SLDA, BoundaryConfig, ICaRL, ICaRLConfig, InputError, Learner
+from autorecall.learners.shared.features import last_linear
 
 from ..worlds import CLASSES, assert_same, batch, observe
 
@@ -39,3 +40,10 @@ def test_last_is_the_layer_that_is_called_last(make: Callable[[nn.Module], Learn
     observe(other, 6)
     assert torch.equal(one.predict(batch(9)[0]), other.predict(batch(9)[0]))
     assert_same(one.memory().parameters, other.memory().parameters)
+
+
+@pytest.mark.parametrize("normed", [nn.utils.spectral_norm, nn.utils.parametrizations.weight_norm])
+def test_a_last_layer_whose_weights_cannot_be_set_is_refused(normed: Callable[[nn.Module], nn.Module]) -> None:
+    network = nn.Sequential(nn.Flatten(), normed(nn.Linear(4, 3)))
+    with pytest.raises(InputError, match=r"^the weights of the last nn\.Linear are computed from others"):
+        last_linear(network, torch.rand(2, 4))

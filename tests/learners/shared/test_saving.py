@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,6 +47,38 @@ def test_an_optimizer_of_the_user_is_saved_too(tmp_path: Path) -> None:
     load(second, tmp_path / "learner")
     for number in range(3, 6):
         assert_same(second.observe(*batch(number)), first.observe(*batch(number)))
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    **{
+        name: {}
+        for name in ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad", "ASGD", "Rprop")
+    },
+    **{"Adafactor": {}, "RMSprop": {"momentum": 0.5}},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_any_optimizer_of_torch_is_saved_loaded_and_grows(tmp_path: Path, name: str) -> None:
+    """With settings that differ between groups of parameters."""
+
+    def made() -> Learner:
+        network = mlp()
+        first, *rest = network.parameters()
+        other = {"amsgrad": True} if name == "Adam" else {"momentum": 0.0} if name == "RMSprop" else {}
+        groups = [{"params": [first]}, {"params": rest, **other}]
+        kind: Any = getattr(torch.optim, name)
+        return learner("naive", network, kind(groups, lr=0.01, **OPTIMIZERS[name]))
+
+    first, second = made(), made()
+    for number in range(3):
+        first.observe(*batch(number))
+    save(first, tmp_path / "learner")
+    load(second, tmp_path / "learner")
+    for number in range(3, 5):  # torch makes all numbers of a state as precise as the parameters
+        assert_same(second.observe(*batch(number)), first.observe(*batch(number)), 1e-9)
+    second.grow(9)
+    second.observe(*batch(5))
 
 
 def wider() -> nn.Module:

@@ -112,6 +112,11 @@ class RecallLearner(TaughtLearner):
         trained: bool | Iterable[int] = False,
     ) -> None:
         self.config = config
+        if trained is not False and config.initial == "shift":
+            raise InputError(
+                "learner.initial is shift, which moves images to class means, and none are known of the classes that "
+                "the network was trained on; use another start, or leave trained out"
+            )
         super().__init__(network, config.lag, config.learning_rate, optimizer, seed, trained)
         self.side_by_side = SideBySide()
         self.plans = Plans()
@@ -160,7 +165,15 @@ class RecallLearner(TaughtLearner):
 
         Then comes your step, with any loss and regulariser, and then `after_step`, in place of `observe`.
         """
-        _, labels = self.check(x, y)
+        checked, labels = self.check(x, y)
+        if self.grows and int(labels.max()) >= self.classes:
+            ways_back = self._grow(int(labels.max()) + 1)
+            try:
+                self._check_grown(checked)
+            except InputError:
+                for go_back in reversed(ways_back):
+                    go_back()
+                raise
         with training(self.network):
             self._led_by = (self.teacher.follow(self.network, labels),)
 
@@ -177,8 +190,8 @@ class RecallLearner(TaughtLearner):
             numbers = self.observe(x, y)
         finally:
             self._led_by = None
-        for p, gradient in zip(parameters, gradients, strict=True):
-            p.grad = gradient
+            for p, gradient in zip(parameters, gradients, strict=True):
+                p.grad = gradient
         del numbers["loss"]
         return numbers
 
@@ -209,7 +222,8 @@ class RecallLearner(TaughtLearner):
             recalled, terms = ascent.climb(config.ascent_steps, config.recall_rate)
             keep_gradients = config.accumulate_repeats and repeat > 0
             losses, targets = self._learn_from(recalled, x, teacher, keep_gradients)
-            numbers |= terms | losses | self._class_history((recalled.weights @ targets).tolist())
+            shares = recalled.weights.to(targets) @ targets
+            numbers |= terms | losses | self._class_history(shares.tolist())
             if self.on_recall is not None:
                 self.on_recall(recalled, targets)
         return numbers

@@ -84,7 +84,13 @@ class Boundaries:
         self.earlier_classes: frozenset[int] = frozenset()  # seen before the current batch
         self._images = 0  # of the latest task
         self._wondered = False
+        self._told = False  # somebody announces tasks
         self._seen: frozenset[int] = frozenset()
+
+    @property
+    def seen_classes(self) -> frozenset[int]:
+        """All classes so far."""
+        return self._seen
 
     def go_on(self, classes: Iterable[int], batches: int) -> None:
         """As if a task with these classes had been seen, of so many batches."""
@@ -95,6 +101,7 @@ class Boundaries:
         self.earlier_classes = self._seen
         new_classes = set(labels.tolist()) - self._seen
         begins = self._begins(bool(new_classes))
+        self._told |= self.ahead
         if new_classes and not begins:
             self._wonder(min(new_classes))
         if begins:
@@ -116,7 +123,8 @@ class Boundaries:
 
     def _wonder(self, label: int) -> None:
         """Say it once if boundaries are to be announced, and nobody does."""
-        if self.config.policy == "boundary" and self.tasks == 1 and self._images >= SPACING and not self._wondered:
+        forgotten = self.config.policy == "boundary" and not self._told and self.tasks == 1
+        if forgotten and self._images >= SPACING and not self._wondered:
             self._wondered = True
             warnings.warn(
                 f"class {label} is new after {self._images} images of the first task, and boundary() was not called; "

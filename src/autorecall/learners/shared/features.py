@@ -63,6 +63,11 @@ def last_linear(network: nn.Module, x: Tensor) -> nn.Linear:
         made = passed.last_layer(passed.features)
     if made.shape != passed.logits.shape or not torch.allclose(made, passed.logits, equal_nan=True):
         raise InputError("the logits are not those of the last nn.Linear alone; use a network that ends in one")
+    if "weight" not in passed.last_layer._parameters:
+        raise InputError(
+            "the weights of the last nn.Linear are computed from others, as weight norm does, and cannot be set; use a "
+            "plain one"
+        )
     if passed.last_layer.bias is None:
         raise InputError("the last nn.Linear of the network has no bias, which the discriminant needs; give it one")
     return passed.last_layer

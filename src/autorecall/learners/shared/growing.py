@@ -19,6 +19,10 @@ from .undo import Undo
 
 MOST_OUTPUTS = 100_000  # any more is a typo
 BELOW = 1.0  # the mean logit
+NOT_THE_LAST = (
+    "outputs could not be added, because the nn.Linear that was defined last does not give the logits; give the "
+    "network a method output_layers() that returns the layers they come from"
+)
 
 
 def output_layers(network: nn.Module) -> list[nn.Linear]:
@@ -50,7 +54,13 @@ def check_outputs(outputs: int, present: int) -> None:
 def set_outputs(network: nn.Module, outputs: int, optimizer: Optimizer | None = None) -> Undo:
     """Add outputs, or cut some off; return the way back. Parameters stay the same objects, which optimizers know."""
     ways_back: list[Undo] = []
-    for layer in output_layers(network):
+    layers = output_layers(network)
+    if any("weight" not in layer._parameters for layer in layers):
+        raise InputError(
+            "outputs cannot be added to a layer whose weights are computed from others, as weight norm does; use a "
+            "plain nn.Linear"
+        )
+    for layer in layers:
         ways_back.append(partial(setattr, layer, "out_features", layer.out_features))
         layer.out_features = outputs
         for p in (layer.weight, layer.bias):
@@ -61,7 +71,7 @@ def set_outputs(network: nn.Module, outputs: int, optimizer: Optimizer | None = 
             p.data, p.grad = _resized(before, outputs, new.to(before)), None
             state = {} if optimizer is None else optimizer.state.get(p, {})
             for name, value in state.items():
-                if isinstance(value, Tensor) and value.shape == before.shape:  # such as momentum
+                if isinstance(value, Tensor) and (value.shape == before.shape or name == "row_var"):  # or momentum
                     ways_back.append(partial(state.__setitem__, name, value))
                     state[name] = _resized(value, outputs, torch.zeros_like(value[0]))
     return partial(_all, ways_back)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...checks import brief
-from ...errors import ConfigError
+from ...errors import ConfigError, InputError
 from ...storage.state import State, mapping
 from ..base import Learner, Memory
 from . import undo
@@ -97,6 +97,19 @@ class Teacher:
                 kept.data = fresh.clone()
 
 
+def _classes(trained: Iterable[int]) -> frozenset[int]:
+    """Class numbers, of whatever kind they are: those of tensors and arrays do not compare with plain ones."""
+    try:
+        found = frozenset(int(label) for label in trained)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"trained is {brief(trained)}; expected True, or the classes that the network knows, such as [0, 1]"
+        ) from error
+    if min(found, default=0) < 0:
+        raise InputError(f"trained names the class {min(found)}; expected classes from 0 on")
+    return found
+
+
 class TaughtLearner(Learner):
     """What learners with a teacher share: it is told about boundaries, counted and saved."""
 
@@ -115,9 +128,23 @@ class TaughtLearner(Learner):
         super().__init__(network, learning_rate, optimizer, seed)
         self.teacher = Teacher(lag)
         self.boundaries = self.teacher.boundaries
+        self._knows_all = trained is True
         if trained is not False:
             known = range(output_layers(network)[0].out_features) if trained is True else trained
-            self.boundaries.go_on(known, lag.start or 0)
+            self.boundaries.go_on(_classes(known), lag.start or 0)
+
+    def check(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Also that the network has an output for every class that it is said to know."""
+        x, y = super().check(x, y)
+        highest = max(self.boundaries.seen_classes, default=0)
+        if highest >= self.classes and self._knows_all:  # the layer defined last was not that of the logits
+            self.boundaries.go_on(range(self.classes), self.boundaries.batches)
+        elif highest >= self.classes:
+            raise InputError(
+                f"trained names the class {highest} but the network has {self.classes} outputs; expected classes from "
+                f"0 to {self.classes - 1}"
+            )
+        return x, y
 
     @property
     def is_its_network(self) -> bool:
