@@ -78,6 +78,7 @@ def test_a_run_goes_on_with_new_classes_and_on_again(say: Say, days: Path) -> No
     found = times(child)
     again = say("learn", RUN, "--data", "tuesday", "--test-data", "monday/test")
     assert (again.code, again.err) == (0, "")
+    assert "already finished: " in again.out
     assert times(child) == found
 
     (days / "tuesday" / "train" / "digit 4" / "0.png").unlink()
@@ -90,7 +91,8 @@ def test_a_model_will_do_for_methods_that_keep_nothing_else(say: Say, days: Path
     (parent,) = (days / "out").glob("folder/*/seed-0")
     (parent / "learner.safetensors").unlink()
     said = say("learn", str(parent), "--data", "wednesday", "--out", "child", "--test-data", "monday")
-    assert (said.code, said.err) == (0, "")
+    assert said.code == 0
+    assert said.err == "autorecall: the run learned from monday, so only its test images were tested\n"
     rows = (days / "child" / "history.csv").read_text().splitlines()
     assert method == "naive" or "nan" not in rows[1].split(",")[3:]  # recalled or taught from its first batch
 
@@ -118,6 +120,54 @@ def test_a_run_on_digits_that_come_with_the_package_tests_them_all(say: Say, day
     assert (said.code, said.err) == (0, "")
     tasks = json.loads((days / "runs/mnist/naive/seed-0+wednesday/result.json").read_text())["tasks"]
     assert tasks == [list("0123456789"), ["five"]]
+
+
+def test_a_file_that_names_all_classes_is_learned_for_those_it_has_images_of(say: Say, place: Path) -> None:
+    """Its test images may be of all of them."""
+    rng = np.random.default_rng(0)
+
+    def write(name: str, labels: list[int], tested: list[int]) -> None:
+        arrays = {
+            f"{part}_{key}": value
+            for part, found in (("train", labels), ("test", tested))
+            for key, value in (("x", rng.integers(0, 255, (len(found), 8, 8), dtype=np.uint8)), ("y", np.array(found)))
+        }
+        np.savez(place / name, classes=np.array(["cat", "dog", "owl"][: max(tested) + 1]), **arrays)
+
+    write("monday.npz", [0, 1] * 6, [0, 1])
+    write("tuesday.npz", [2] * 6, [0, 1, 2])
+    assert say("run", "mnist/naive", "--data", "monday.npz", "--curve-points", "0", "--out", "out").code == 0
+    (parent,) = (place / "out").glob("npz/*/seed-0")
+    said = say("learn", str(parent), "--data", "tuesday.npz")
+    assert (said.code, said.err) == (0, "")
+    assert read(parent.with_name("seed-0+tuesday") / "result.json")["tasks"] == [["cat", "dog"], ["owl"]]
+
+
+def test_a_child_is_named_after_its_data(say: Say, days: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they are called, and from wherever it is made; a learner that was not kept is not there later."""
+    assert say("run", "mnist/er-50", *OPTIONS, "--fraction", "0.1", "--keep-learner", "--out", "out").code == 0
+    (parent,) = (days / "out").glob("folder/*/seed-0")
+    for name in ("v1.0", "v1.1", "n" * 120):
+        shutil.copytree(days / "wednesday", days / name)
+        monkeypatch.chdir(parent)
+        assert say("learn", ".", "--data", str(days / name)).code == 0
+    children = {path.name[:20] for path in parent.parent.iterdir()} - {"seed-0"}
+    assert children == {"seed-0+v1.0", "seed-0+v1.1", f"seed-0+{'n' * 13}"}
+    words = ["learn", ".", "--data", str(days / "v1.0"), "--keep-learner"]
+    refused(say(*words), "holds a finished run that did not keep its learner; --fresh runs it again")
+
+
+def test_one_image_of_a_class_is_enough_to_test_it(say: Say, days: Path) -> None:
+    assert say("run", "mnist/naive", *OPTIONS, "--fraction", "0.1", "--out", "out").code == 0
+    (parent,) = (days / "out").glob("folder/*/seed-0")
+    (days / "one" / "digit 0").mkdir(parents=True)
+    shutil.copy(days / "monday" / "test" / "digit 0" / "0.png", days / "one" / "digit 0")
+    (days / "one" / "digit 0" / "broken.png").write_text("no image")
+    words = ["learn", str(parent), "--data", "wednesday", "--test-data", "one"]
+    refused(say(*words), "cannot be read as an image")
+    said = say(*words, "--skip-broken")
+    assert said.code == 0
+    assert "left out 1 image that cannot be read: digit 0/broken.png" in said.err
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -330,3 +332,49 @@ def test_a_quick_look_tests_on_fewer_images(
     tested.clear()
     assert say("run", "mnist/naive", "--curve-points", "0").code == 0
     assert tested == [100] * 5
+
+
+def test_runs_are_not_put_among_the_classes(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the next command would take them for one."""
+    lay(place / "photos", 4, ("cat", "dog"))
+    monkeypatch.chdir(place / "photos")
+    refused(say("run", "--data", "."), "--out runs lies among the class folders of --data")
+    assert {path.name for path in (place / "photos").iterdir()} == {"cat", "dog"}
+    assert say("run", "mnist/naive", *QUICK, "--data", ".", "--out", "../runs").code == 0
+
+
+def test_files_that_are_not_read_are_mentioned(say: Say, place: Path) -> None:
+    lay(place / "photos", 4, ("cat", "dog"))
+    for name in ("a.heic", "b.HEIC", "c.cr2", ".hidden"):
+        (place / "photos" / "cat" / name).write_text("")
+    (place / "photos" / "dog" / "more").mkdir()
+    said = say("run", "mnist/naive", *QUICK, "--data", "photos")
+    assert said.code == 0
+    sentence = "not read, in the class folders: 3 files that are no images here (.heic, .cr2) and 1 deeper folder"
+    assert f"autorecall: {sentence}\n" in said.err
+
+
+def test_runs_on_other_images_are_rows_of_their_own(say: Say, place: Path) -> None:
+    """Though no setting tells them apart."""
+    for day, seed in (("monday", "0"), ("tuesday", "1")):
+        lay(place / day, 4 + int(seed), ("cat", "dog"))
+        assert say("run", "mnist/naive", *QUICK, "--data", day, "--seed", seed, "--out", f"all/{day}").code == 0
+    rows = json.loads(say("show", "all", "--json").out)
+    assert [len(row["seeds"]) for row in rows] == [1, 1]
+    assert len({row["changed"]["data"] for row in rows}) == 2
+
+
+def test_names_that_are_no_text_and_names_that_are_formulas(say: Say, place: Path) -> None:
+    lay(place / "photos", 4, ("=cmd|x", "dog"))
+    assert say("run", "mnist/naive", *QUICK, "--data", "photos").code == 0
+    (run,) = place.glob("runs/folder/*/seed-0")
+    odd = os.fsdecode(b"caf\xe9.png")
+    shutil.copy(next((place / "photos" / "dog").iterdir()), place / odd)
+    assert say("predict", str(run), odd, "--top", "2", "--csv", "found.csv").code == 0
+    text = (place / "found.csv").read_text()
+    assert "'=cmd|x" in text
+    assert "caf\\udce9.png" in text
+    parent = run.with_name(os.fsdecode(b"\xff"))
+    shutil.copytree(run, parent)
+    assert say("learn", str(parent), "--data", "photos", "--out", "child").code == 0
+    assert (place / "child" / "result.json").exists()

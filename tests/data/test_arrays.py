@@ -216,3 +216,10 @@ def test_tail_of_each_class_against_a_plain_loop() -> None:
     for i, label in enumerate(labels):
         after = sum(1 for other in labels[i + 1 :] if other == label)
         assert mask[i] == (after < counts[label])
+
+
+def test_two_classes_of_one_name_are_refused(refused: Refused) -> None:
+    """Another day, they would be taken for one."""
+    images = np.zeros((4, 2, 2), dtype=np.uint8)
+    with refused("two classes are called 'cat'; give each a name of its own"):
+        from_arrays((images, [0, 1, 0, 1]), (images, [0, 1, 0, 1]), classes=["cat", "cat"])

@@ -11,6 +11,7 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from autorecall.data import from_folder, load
+from autorecall.data.folders import read_image
 from autorecall.data.shares import split_counts
 from autorecall.errors import DataError
 
@@ -123,17 +124,51 @@ def test_grey_images_alone_have_one_channel_and_among_colours_three(two: Path, t
     np.testing.assert_array_equal(mixed.train.inputs[0], np.broadcast_to(lone, (3, 8, 8)))
 
 
-@pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "CMYK"])
+@pytest.mark.parametrize("mode", ["P", "RGBA", "CMYK"])
 def test_every_other_mode_becomes_rgb(mode: str, tmp_path: Path) -> None:
     for name in "ab":
         for number in range(2):
             (tmp_path / name).mkdir(exist_ok=True)
-            image = Image.new("RGB", (8, 8), (200, 100, 50)).convert("L" if mode == "LA" else "RGB").convert(mode)
+            image = Image.new("RGB", (8, 8), (200, 100, 50)).convert(mode)
             image.save(tmp_path / name / f"{number}.tif")
     data = load("folder", tmp_path, image_size=8)
     assert data.input_shape == (3, 8, 8)
-    expected = (124, 124, 124) if mode == "LA" else (200, 100, 50)
-    assert abs(data.train.inputs[0, :, 0, 0].astype(int) - expected).max() <= 26  # a palette of few colours is coarse
+    # A palette of few colours is coarse.
+    assert abs(data.train.inputs[0, :, 0, 0].astype(int) - (200, 100, 50)).max() <= 26
+
+
+@pytest.mark.parametrize("mode", ["LA", "P"])
+def test_greys_may_be_stored_with_transparency_or_a_palette(mode: str, tmp_path: Path) -> None:
+    for name in "ab":
+        for number in range(2):
+            (tmp_path / name).mkdir(exist_ok=True)
+            Image.new("L", (8, 8), 124).convert(mode).save(tmp_path / name / f"{number}.png")
+    data = load("folder", tmp_path, image_size=8)
+    assert data.input_shape == (1, 8, 8)
+    assert (data.train.inputs == 124).all()
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "tif"])
+def test_photos_are_read_upright(suffix: str, two: Path) -> None:
+    """A camera that is held sideways notes so."""
+    image = Image.new("L", (8, 8), 0)
+    image.paste(255, (0, 0, 8, 4))  # bright above
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90° to the right
+    path = two / f"sideways.{suffix}"
+    image.save(path, exif=exif)
+    pixels = read_image(path, 8, "L")[0]
+    assert pixels[:, 4:].min() > 200
+    assert pixels[:, :4].max() < 55
+
+
+def test_what_is_transparent_is_white(two: Path) -> None:
+    image = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
+    image.paste((0, 0, 255, 255), (0, 0, 8, 4))
+    image.save(two / "ghost.png")
+    pixels = read_image(two / "ghost.png", 8, "RGB")
+    assert pixels[:, 0, 0].tolist() == [0, 0, 255]
+    assert pixels[:, 7, 0].tolist() == [255, 255, 255]
 
 
 def test_a_transparent_palette_does_not_warn(tmp_path: Path) -> None:
@@ -142,7 +177,7 @@ def test_a_transparent_palette_does_not_warn(tmp_path: Path) -> None:
             (tmp_path / name).mkdir(exist_ok=True)
             image = Image.fromarray(RNG.integers(0, 256, (8, 8), dtype=np.uint8)).convert("P")
             image.save(tmp_path / name / f"{number}.png", transparency=bytes(range(256)))
-    assert load("folder", tmp_path, image_size=8).input_shape == (3, 8, 8)
+    assert load("folder", tmp_path, image_size=8).input_shape == (1, 8, 8)
 
 
 def test_deep_greys_are_scaled_and_not_cut(tmp_path: Path, refused: Refused) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,20 +12,23 @@ import numpy as np
 import tyro
 
 from .. import data
-from ..config import ARRAYS
+from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset, Split
+from ..data.folders import every_image
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own
 from ..runs.another_day import joined_classes, learn, relabelled
-from ..runs.folder import read_config
+from ..runs.folder import LEARNER, read_config
 from ..runs.model import Model, load_model
+from ..runs.names import shortened
+from ..runs.result import read_result
 from .matrix import Matrix
 from .output import quiet_console
 from .process import keep_freed_memory
 from .run import Bar, print_result
 from .signals import watched
-from .source import report_left_out
-from .text import complain
+from .source import report_left_out, report_unread
+from .text import complain, printable
 from .words import harmless
 
 
@@ -81,13 +85,20 @@ def main(arguments: list[str]) -> None:
     model = load_model(chosen.run)
     dataset = _load(chosen.data, model, chosen.skip_broken)
     report_left_out(dataset)
+    if chosen.data.is_dir():
+        report_unread(chosen.data)
     classes = joined_classes(model.classes, dataset.classes)
     tests = _tests(chosen, model, classes)
-    folder = chosen.out or chosen.run.with_name(f"{chosen.run.name}+{chosen.data.resolve().stem}")
+    folder = chosen.out or _beside(chosen.run, chosen.data)
     console = quiet_console()
+    done = not chosen.fresh and (folder / "result.json").exists()
+    if done and chosen.keep_learner and not (folder / LEARNER).exists():
+        raise ConfigError(f"{folder} holds a finished run that did not keep its learner; --fresh runs it again")
     keep_freed_memory()
-    today = list(dataset.classes)
-    tested = {classes[label] for label in np.unique(tests.labels).tolist()} if tests is not None else set()
+    _, parent = read_config(chosen.run / "config.json")
+    learned, tested = _named(dataset.train, dataset), _named(getattr(dataset, parent.split), dataset)
+    tested |= {classes[label] for label in np.unique(tests.labels).tolist()} if tests is not None else set()
+    today = [name for name in classes if name in learned]
     earlier = [name for name in classes if name in tested and name not in today]
     if not earlier and set(classes) != set(today):
         complain(
@@ -101,6 +112,10 @@ def main(arguments: list[str]) -> None:
         except InterruptedRunError as error:
             error.exit_code = stop.exit_code
             raise
+    if tests is not None and chosen.test_data is not None and _of_the_parent(chosen, model, parent) is not None:
+        complain(f"the run learned from {chosen.test_data}, so only its {parent.split} images were tested")
+    if done:
+        console.print(f"already finished: {printable(str(folder))}; --fresh runs it again", soft_wrap=True)
     if observer.rows < len(result.accuracy_matrix):
         for line in matrix.lines(result.accuracy_matrix):
             console.print(line, soft_wrap=True)
@@ -108,25 +123,66 @@ def main(arguments: list[str]) -> None:
     print_result(console, config, result, folder)
 
 
+def _beside(run: Path, place: Path) -> Path:
+    """The folder of the new run: RUN+NAME, or its beginning if that is long."""
+    run, place = run if run.name not in ("", "..") else run.resolve(), place.resolve()
+    name = place.stem if place.suffix.lower() == ".npz" else place.name
+    return run.with_name(shortened(f"{run.name}+{name}"))
+
+
+def _named(split: Split, dataset: Dataset) -> set[str]:
+    """The classes that a split has images of."""
+    return {dataset.classes[label] for label in np.unique(split.labels).tolist()}
+
+
 def _load(place: Path, model: Model, skip_broken: bool) -> Dataset:
     """New images, made as large and as colourful as the model wants them."""
     if place.suffix.lower() == ".npz":
         return data.from_npz(place)
+    channels, size = _wanted(model)
+    return data.from_folder(place, size, skip_broken=skip_broken, channels=channels, fewest_classes=1)
+
+
+def _wanted(model: Model) -> tuple[int, int]:
+    """The channels and the side of the images that a model takes."""
     shape = model.input_shape
     if len(shape) != 3 or shape[0] not in (1, 3) or shape[1] != shape[2]:
         raise ConfigError(
             f"the model takes inputs of shape {shape}, not square images; give a .npz file of such inputs"
         )
-    return data.from_folder(place, shape[1], skip_broken=skip_broken, channels=shape[0], fewest_classes=1)
+    return shape[0], shape[1]
+
+
+def _of_the_parent(chosen: Arguments, model: Model, config: RunConfig) -> Dataset | None:
+    """The data to test if they are those that the run learned from, split as they were then."""
+    assert chosen.test_data is not None
+    if config.dataset != "folder" or not chosen.test_data.is_dir():
+        return None
+    channels, size = _wanted(model)
+    shares = (config.test_share, config.val_share)
+    with suppress(DataError):
+        found = data.from_folder(chosen.test_data, size, *shares, config.skip_broken, channels)
+        if found.fingerprint() == read_result(chosen.run / "result.json").data:
+            return found
+    return None
 
 
 def _tests(chosen: Arguments, model: Model, classes: Sequence[str]) -> Split | None:
     """Images of earlier classes to test: those that are named, or those of a dataset that everybody has."""
+    _, config = read_config(chosen.run / "config.json")
     if chosen.test_data is not None:
-        found = _load(chosen.test_data, model, chosen.skip_broken)
-        parts: tuple[Split, ...] = (found.train, found.val, found.test)
+        found = _of_the_parent(chosen, model, config)
+        if found is not None:
+            parts: tuple[Split, ...] = (getattr(found, config.split),)
+        elif chosen.test_data.suffix.lower() == ".npz":
+            found = data.from_npz(chosen.test_data)
+            parts = (found.train, found.val, found.test)
+        else:
+            channels, size = _wanted(model)
+            found = every_image(chosen.test_data, size, channels, chosen.skip_broken)
+            report_left_out(found)
+            parts = (found.train,)
     else:
-        _, config = read_config(chosen.run / "config.json")
         if config.dataset in (*OWN, ARRAYS):
             return None
         try:

@@ -18,7 +18,7 @@ from ..data.locate import disk_errors
 from ..errors import ConfigError, DataError
 from ..runs.model import AT_ONCE, Model, load_model
 from ..storage.files import write_text
-from .text import complain, printable
+from .text import complain, printable, spreadsheet
 from .words import harmless
 
 
@@ -107,5 +107,6 @@ def _table(rows: Sequence[tuple[str, list[tuple[str, float]]]], top: int) -> str
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(["file", *(f"{what}_{place + 1}" for place in range(top) for what in ("class", "probability"))])
     for name, answers in rows:
-        writer.writerow([name, *(value for answer in answers for value in (answer[0], f"{answer[1]:.6f}"))])
+        found = (value for answer in answers for value in (spreadsheet(answer[0]), f"{answer[1]:.6f}"))
+        writer.writerow([spreadsheet(name), *found])
     return lines.getvalue()

@@ -191,10 +191,13 @@ def _named(row: Row) -> RenderableType:
 
 def _fitting(rows: Sequence[Row], width: int) -> list[tuple[str, list[str]]]:
     """The columns that fit beside the names, with their cells; accuracy in any case."""
-    left = width - min(RUN_WIDTH, max(cell_len(printable(row.preset)) for row in rows))
+    words = [word for row in rows for word in (row.preset, *(f"  {setting}," for setting in row.changed_briefly))]
+    left = width - min(RUN_WIDTH, max(cell_len(printable(word)) for word in words))
     found: list[tuple[str, list[str]]] = []
     for column in _COLUMNS:
         cells = column.cells(rows)
+        if column.name == "paper" and set(cells) == {"-"}:
+            continue
         left -= GAP + max(map(cell_len, (column.name, *cells)))
         if found and left < 0:
             break

@@ -7,7 +7,7 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -164,11 +164,19 @@ def grouped(runs: Sequence[Run], told: Told = leave_out) -> list[Row]:
     """Runs that differ only in the seed, in the order of the presets."""
     rows: dict[str, Row] = {}
     usual = {name: row.config for name, row in PRESETS.items()}
+    found = []
+    learned: dict[str, set[str]] = {}
     for run in runs:
         # Without a preset, a run is compared with the first of its name.
         preset = run.result.preset
         changed = changes(run.config, usual.setdefault(preset, run.config))
         row = Row(preset, changed | _of_its_data(run), {})
+        found.append((row, run))
+        if is_own(run.config.dataset):
+            learned.setdefault(row.name, set()).add(run.result.data)
+    for row, run in found:
+        if len(learned.get(row.name, ())) > 1:  # no setting tells one folder of images from another
+            row = replace(row, changed={**row.changed, "data": run.result.data[:8]})
         twin = rows.setdefault(row.name, row).by_seed.setdefault(run.result.seed, run)
         if twin is not run:  # a duplicate says nothing about how much runs differ
             told(f"{run.folder} has the same settings and seed as {twin.folder}")

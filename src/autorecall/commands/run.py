@@ -19,6 +19,7 @@ from torch import Tensor
 from ..checks import brief
 from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset
+from ..data.folders import lists_classes
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own, blamed
 from ..presets import DEFAULT, PRESETS, changes, preset, share_of_images
@@ -36,7 +37,7 @@ from .output import quiet_console
 from .own_data import COLOUR, best_preset, dataset_meant, fitted, why_best
 from .process import keep_freed_memory
 from .signals import watched
-from .source import Source, report_left_out, source_of
+from .source import Source, report_left_out, report_unread, source_of
 from .text import complain, printable
 from .words import harmless, silent
 
@@ -115,6 +116,9 @@ def main(arguments: list[str]) -> None:
     )
     if earlier is not None and chosen.keep_learner and not (folder / LEARNER).exists():
         raise ConfigError(f"{folder} holds a finished run that did not keep its learner; --fresh runs it again")
+    draws = chosen.pictures and hasattr(config.learner, "recalled_images")
+    if earlier is not None and draws and not (folder / RECALLED).exists():
+        raise ConfigError(f"{folder} holds a finished run that drew no pictures; --fresh runs it again")
     if earlier is not None:
         if chosen.tensorboard:
             with _board(folder) as board:
@@ -126,6 +130,8 @@ def main(arguments: list[str]) -> None:
     keep_freed_memory()
     dataset = source.load(progress=True) if dataset is None else dataset
     report_left_out(dataset)
+    if source.dataset == "folder" and source.folder is not None:
+        report_unread(source.folder)
     tasks = [[dataset.classes[label] for label in task] for task in config.stream.task_classes(dataset.classes)]
     matrix = Matrix(config.dataset, tasks, console.width)
     title = f"{chosen.preset} seed {config.seed}"
@@ -236,6 +242,11 @@ def _checked(chosen: Arguments) -> Arguments:
         preset(chosen.preset)
     if chosen.run.dataset == ARRAYS:
         raise ConfigError("dataset is 'arrays', which only Python can give; use --dataset folder for your own images")
+    if chosen.run.dataset == "folder" and chosen.data is not None and lists_classes(chosen.data, chosen.out):
+        raise ConfigError(
+            f"--out {chosen.out} lies among the class folders of --data, where it would be taken for a class; choose "
+            "another --out"
+        )
     return chosen
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from .. import data
 from ..config import RunConfig
+from ..data.folders import unread_in
 from ..errors import DataError
 from .text import complain
 
 NAMED = 5  # of the files that were left out
+KINDS = 3  # of files that are no images
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,19 @@ def source_of(config: RunConfig, folder: Path | str | None) -> Source:
     # mnist comes with the package: --data is for the others, but may be given anyway.
     place = None if folder is None or config.dataset == "mnist" else Path(folder)
     return Source(config.dataset, place, config.image_size, config.test_share, config.val_share, config.skip_broken)
+
+
+def report_unread(folder: Path) -> None:
+    """Say what is in the class folders and is not read: somebody may count on it."""
+    suffixes, deeper = unread_in(folder)
+    parts = []
+    if suffixes:
+        kinds = ", ".join(suffix for suffix, _ in suffixes.most_common(KINDS)) + ", …" * (len(suffixes) > KINDS)
+        parts.append(f"{suffixes.total():,} file{'s' * (suffixes.total() > 1)} that are no images here ({kinds})")
+    if deeper:
+        parts.append(f"{deeper:,} deeper folder{'s' * (deeper > 1)}")
+    if parts:
+        complain(f"not read, in the class folders: {' and '.join(parts)}")
 
 
 def report_left_out(dataset: data.Dataset) -> None:

@@ -6,6 +6,7 @@ A user's own folder may also have these sub-folders below train/ and test/, and 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageOps
 
 from autorecall.checks import brief
 from autorecall.data.arrays import Dataset, Split
@@ -31,7 +32,8 @@ DEFAULT_SIZE = 32
 LARGEST_SIZE = 1024
 MOST_PIXELS = 50_000_000
 
-GREY_MODES = ("1", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")
+GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
+ORIENTATION = 0x0112  # of a photo, among what a camera notes
 # Registered with Pillow, but not pictures to learn from: EPS starts another program, PDF and PALM can only be written,
 # WMF needs Windows, and the others are containers of which Pillow knows only the first bytes.
 NOT_PICTURES = ("EPS", "PDF", "PALM", "WMF", "BUFR", "GRIB", "HDF5", "MPEG")
@@ -76,9 +78,51 @@ def from_folder(
         _check_counts(roots.get("train", folder), listed["train"], 2 if shares[0] else 1, bool(broken))
         _check_classes(roots, listed)
         with _left_out_advised():
-            grey = channels == 1 or (channels is None and all(_mode(path) in GREY_MODES for path in _every(listed)))
+            grey = channels == 1 or (channels is None and all(map(_is_grey, _every(listed))))
             data = _read("folder", listed, shares, image_size, "L" if grey else "RGB")
         return replace(data, left_out=tuple(class_name(str(path.relative_to(folder))) for path in broken))
+
+
+def every_image(folder: Path, image_size: int, channels: int, skip_broken: bool = False) -> Dataset:
+    """All images of such a folder as training images, to test something with them: one of a class will do."""
+    with disk_errors():
+        check_folder(folder)
+        merged: Listed = {}
+        for root in (_parts(folder) or {"train": folder}).values():
+            for name, paths in _list_classes(root, 0).items():
+                merged.setdefault(name, []).extend(paths)
+        broken = [path for path in _every({"": merged}) if not _can_be_read(path)] if skip_broken else []
+        merged = _without(merged, set(broken))
+        _check_counts(folder, merged, 1, bool(broken))
+        if not merged:
+            raise DataError(f"{shown(folder)} holds no class folder; put one folder of images per class there")
+        with _left_out_advised():
+            data = _read("folder", {"train": merged}, (0.0, 0.0), image_size, "L" if channels == 1 else "RGB")
+        return replace(data, left_out=tuple(class_name(str(path.relative_to(folder))) for path in broken))
+
+
+def unread_in(folder: Path) -> tuple[Counter[str], int]:
+    """What the class folders hold besides images: files by their suffix, and deeper folders."""
+    suffixes, deeper = Counter[str](), 0
+    with disk_errors():
+        for root in (_parts(folder) or {"train": folder}).values():
+            for inner in (path for of_class in _folders(root) for path in of_class.iterdir()):
+                if inner.name.startswith("."):
+                    continue
+                if inner.is_dir():
+                    deeper += 1
+                elif not is_image(inner):
+                    suffixes[inner.suffix.lower() or "no suffix"] += 1
+    return suffixes, deeper
+
+
+def lists_classes(folder: Path, inner: Path) -> bool:
+    """Whether `inner` is, or would be, where a folder has the folders of its classes."""
+    with disk_errors():
+        if not folder.is_dir():
+            return False
+        roots = _parts(folder) or {"train": folder}
+        return inner.resolve().parent in {root.resolve() for root in roots.values()}
 
 
 def load_miniimagenet(folder: Path | None = None) -> Dataset:
@@ -220,9 +264,12 @@ def _can_be_read(path: Path) -> bool:
     return True
 
 
-def _mode(path: Path) -> str:
+def _is_grey(path: Path) -> bool:
     with _opened(path) as image:
-        return image.mode
+        palette = image.getpalette() if image.mode == "P" else None
+        if palette is not None:
+            return palette[::3] == palette[1::3] == palette[2::3]
+        return image.mode in GREY_MODES
 
 
 def read_image(path: Path, size: int, mode: str) -> npt.NDArray[np.uint8]:
@@ -233,7 +280,7 @@ def read_image(path: Path, size: int, mode: str) -> npt.NDArray[np.uint8]:
 
 def squared(image: Image.Image, size: int, mode: str, name: str | Path = "the image") -> npt.NDArray[np.uint8]:
     """The same of a picture that has been opened."""
-    picture = eight_bits(name, image).convert(mode)
+    picture = _opaque(eight_bits(name, _upright(image))).convert(mode)
     # The same as shorter side to `size`, then crop the centre, without ever making the long strip that an image
     # of 1 x 1,000,000 pixels would become.
     width, height = picture.size
@@ -241,6 +288,24 @@ def squared(image: Image.Image, size: int, mode: str, name: str | Path = "the im
     left, top = (width - side) / 2, (height - side) / 2
     square = picture.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
     return np.asarray(square).reshape(size, size, -1).transpose(2, 0, 1)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The picture as it is to be looked at: cameras note how they were held."""
+    image.load()  # which must not fail unnoticed
+    try:
+        turned = image.getexif().get(ORIENTATION, 1) != 1
+    except Exception:  # damaged notes are no reason to refuse the pixels
+        return image
+    return ImageOps.exif_transpose(image) if turned else image
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """The picture on white, where it is transparent: what colour a pixel hides is an accident."""
+    if not image.has_transparency_data:
+        return image
+    picture = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
 
 
 def is_image(path: Path) -> bool:

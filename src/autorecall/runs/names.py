@@ -43,11 +43,17 @@ def _named(method: str, preset: str, config: RunConfig) -> str:
     parts = [f"{short.get(name, name)}={_written(own.get(name, value))}" for name, value in changed.items()]
     name = "+".join([method, *parts])
     replaced = [value for value in (changed | own).values() if _is_ambiguous(value)]
-    if len(name) > LONGEST or replaced:
-        whole = name + "".join(map(repr, replaced))
-        checksum = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        name = f"{name[: LONGEST - 9]}+{checksum}"
-    return name
+    return _with_checksum(name, "".join(map(repr, replaced))) if replaced else shortened(name)
+
+
+def shortened(name: str) -> str:
+    """A name that file systems accept: of a long one the beginning, and a checksum."""
+    return _with_checksum(name) if len(name) > LONGEST else name
+
+
+def _with_checksum(name: str, more: str = "") -> str:
+    checksum = hashlib.sha256((name + more).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{name[: LONGEST - 9]}+{checksum}"
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:

@@ -62,8 +62,8 @@ def _new(path: Path) -> int:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    write_bytes(path, text.encode())
+    """Write a text file atomically. Bytes of names that are no UTF-8 are written as JSON and Python would: \\udcff."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_json(path: Path, value: object) -> None:

@@ -58,10 +58,12 @@ def _report(
     from .charts import byte_words
     from .page import page_of
 
-    page = page_of(grouped(runs, told), directories, left_out)
+    rows = grouped(runs, told)
+    page = page_of(rows, directories, left_out)
     write_text(target, page)
     size = byte_words(len(page.encode()))
-    said = f"wrote {printable(os.fspath(target))} ({size}): {len(runs):,} run{'s' * (len(runs) > 1)}"
+    count = sum(len(row.runs) for row in rows)
+    said = f"wrote {printable(os.fspath(target))} ({size}): {count:,} run{'s' * (count > 1)}"
     quiet_console().print(said, soft_wrap=True)
 
 
