@@ -132,7 +132,7 @@ def test_a_file_that_names_all_classes_is_learned_for_those_it_has_images_of(say
             for part, found in (("train", labels), ("test", tested))
             for key, value in (("x", rng.integers(0, 255, (len(found), 8, 8), dtype=np.uint8)), ("y", np.array(found)))
         }
-        np.savez(place / name, classes=np.array(["cat", "dog", "owl"][: max(tested) + 1]), **arrays)
+        np.savez(place / name, classes=np.array(["cat", "dog", "owl"][: max(tested) + 1]), **arrays)  # type: ignore[arg-type]
 
     write("monday.npz", [0, 1] * 6, [0, 1])
     write("tuesday.npz", [2] * 6, [0, 1, 2])

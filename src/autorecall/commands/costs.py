@@ -61,7 +61,9 @@ def seconds(preset: str, config: RunConfig) -> float:
     usual = PRESETS[preset].config if preset in PRESETS else None
     method = "" if usual is None else usual.learner.method
     milliseconds = known.get(name) or known.get(method)
-    if milliseconds is None:
+    if milliseconds is None and "naive" in known:  # a method that has not been measured
+        milliseconds = known["naive"]
+    elif milliseconds is None:
         milliseconds = LARGER * CIFAR10.get(name, CIFAR10.get(method, CIFAR10["naive"]))
     tests = TESTS.get(dataset, TESTS["mnist"]) * (1 if config.curve_points else 0.5)
     if isinstance(config.network, FIXED):
