@@ -119,7 +119,7 @@ def unread_in(folder: Path) -> tuple[Counter[str], int]:
 def lists_classes(folder: Path, inner: Path) -> bool:
     """Whether `inner` is, or would be, where a folder has the folders of its classes."""
     with disk_errors():
-        if not folder.is_dir():
+        if not folder.is_dir() or not has_classes(folder):
             return False
         roots = _parts(folder) or {"train": folder}
         return inner.resolve().parent in {root.resolve() for root in roots.values()}
