@@ -21,7 +21,7 @@ from ..storage.state import State, labels, mapping
 from .base import Learner, LearnerConfig, Memory
 from .shared.boundaries import Boundaries, BoundaryConfig
 from .shared.finite import check_finite, finite
-from .shared.reservoir import kept_images, memory_of, pack, refuse_other_shapes, unpack
+from .shared.reservoir import kept_images, memory_of, pack, refuse_other_shapes, share_of_each, unpack
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class GEM(Learner):
             self.kept.append((x[:0].cpu(), y[:0].cpu()))
         images, labels = self.kept[-1]
         self.kept[-1] = pack(torch.cat([unpack(images, x.cpu()), x.cpu()])), torch.cat([labels, y.cpu()])
-        share = self.config.kept_images // len(self.kept)
+        share = share_of_each(self.config.kept_images, len(self.kept), "tasks")
         self.kept = [(_latest(images, share), _latest(labels, share)) for images, labels in self.kept]
 
 

@@ -29,7 +29,7 @@ from .shared.boundaries import Boundaries, BoundaryConfig
 from .shared.features import forward_pass
 from .shared.finite import check_finite
 from .shared.modes import evaluating
-from .shared.reservoir import Reservoir, kept_images, memory_of, refuse_other_shapes, unpack
+from .shared.reservoir import Reservoir, kept_images, memory_of, refuse_other_shapes, share_of_each, unpack
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,8 @@ class ICaRL(Learner):
         for label in torch.unique(y).tolist():
             if label not in self.exemplars:  # classes of earlier tasks have exemplars already
                 self.candidates.setdefault(label, Reservoir(self.config.kept_images))
-        share = self.config.kept_images // (len(self.exemplars) + len(self.candidates))
+        known = len(self.exemplars) + len(self.candidates)
+        share = share_of_each(self.config.kept_images, known, "classes")
         for reservoir in self.candidates.values():
             reservoir.shrink(share, self.generator)
         for label, reservoir in self.candidates.items():

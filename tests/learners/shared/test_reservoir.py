@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from scipy.special import chdtrc
 from torch import Tensor
 
+from autorecall import GEM, BoundaryConfig, GEMConfig, ICaRL, ICaRLConfig
 from autorecall.learners.shared.reservoir import Reservoir, memory_of, pack, unpack
 
-from ..worlds import assert_same
+from ..worlds import assert_same, batch, mlp
 
 LENGTH = 12
 BATCHES = {"one by one": [1] * LENGTH, "all at once": [LENGTH], "uneven": [3, 1, 6, 2]}
@@ -182,3 +185,22 @@ def test_draw_is_uniform() -> None:
     for _ in range(draws):
         drawn[reservoir.draw(4, 2, generator)] += 1
     assert_uniform(drawn, 4, draws)
+
+
+SETTINGS: dict[Any, Any] = {ICaRL: ICaRLConfig, GEM: GEMConfig}
+
+
+@pytest.mark.parametrize(("kind", "what"), [(ICaRL, "classes"), (GEM, "tasks")])
+def test_it_is_said_when_too_few_images_are_kept_for_every_class_or_task(kind: Any, what: str) -> None:
+    student = kind(mlp(), SETTINGS[kind](kept_images=2, tasks=BoundaryConfig("every", every=1)))
+    student.observe(*batch_of(0))
+    student.observe(*batch_of(1))
+    assert student.memory().images == 2
+    with pytest.warns(UserWarning, match=rf"^kept_images is 2 but there are 3 {what} now, so that no image is kept"):
+        student.observe(*batch_of(2))
+    assert student.memory().images == 0
+
+
+def batch_of(label: int) -> tuple[Tensor, Tensor]:
+    x, y = batch(label)
+    return x, torch.full_like(y, label)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -129,3 +131,14 @@ def memory_of(packed: list[Tensor]) -> Memory:
 
 def _below(bound: int, generator: torch.Generator) -> int:
     return int(torch.randint(bound, (), generator=generator))
+
+
+def share_of_each(kept_images: int, count: int, what: str) -> int:
+    """How many images each of so many classes or tasks may keep; says so if that has become none."""
+    if kept_images < count:
+        warnings.warn(
+            f"kept_images is {kept_images} but there are {count} {what} now, so that no image is kept from here on; "
+            "raise kept_images",
+            stacklevel=5,
+        )
+    return kept_images // count
