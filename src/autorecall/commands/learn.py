@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> None:
     if chosen.data.is_dir():
         report_unread(chosen.data)
     classes = joined_classes(model.classes, dataset.classes)
-    tests = _tests(chosen, model, classes)
+    tests, own = _tests(chosen, model, classes)
     folder = chosen.out or _beside(chosen.run, chosen.data)
     console = quiet_console()
     done = not chosen.fresh and (folder / "result.json").exists()
@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> None:
         except InterruptedRunError as error:
             error.exit_code = stop.exit_code
             raise
-    if tests is not None and chosen.test_data is not None and _of_the_parent(chosen, model, parent) is not None:
+    if own:
         complain(f"the run learned from {chosen.test_data}, so only its {parent.split} images were tested")
     if done:
         console.print(f"already finished: {printable(str(folder))}; --fresh runs it again", soft_wrap=True)
@@ -167,12 +167,17 @@ def _of_the_parent(chosen: Arguments, model: Model, config: RunConfig) -> Datase
     return None
 
 
-def _tests(chosen: Arguments, model: Model, classes: Sequence[str]) -> Split | None:
-    """Images of earlier classes to test: those that are named, or those of a dataset that everybody has."""
+def _tests(chosen: Arguments, model: Model, classes: Sequence[str]) -> tuple[Split | None, bool]:
+    """Images of earlier classes to test: those that are named, or those of a dataset that everybody has.
+
+    And whether those that are named are what the run learned from, of which only a part is tested.
+    """
+    own = False
     _, config = read_config(chosen.run / "config.json")
     if chosen.test_data is not None:
         found = _of_the_parent(chosen, model, config)
         if found is not None:
+            own = True
             parts: tuple[Split, ...] = (getattr(found, config.split),)
         elif chosen.test_data.suffix.lower() == ".npz":
             found = data.from_npz(chosen.test_data)
@@ -184,14 +189,14 @@ def _tests(chosen: Arguments, model: Model, classes: Sequence[str]) -> Split | N
             parts = (found.train,)
     else:
         if config.dataset in (*OWN, ARRAYS):
-            return None
+            return None, False
         try:
             found = data.load(config.dataset, may_download=False)
         except DataError:
-            return None
+            return None, False
         parts = (getattr(found, config.split),)
     unknown = [name for name in found.classes if name not in classes]
     if unknown:
         raise DataError(f"{chosen.test_data} has the class {unknown[0]:.80}, which neither the run nor the data has")
     split = Split(np.concatenate([part.inputs for part in parts]), np.concatenate([part.labels for part in parts]))
-    return relabelled(split, found.classes, classes)
+    return relabelled(split, found.classes, classes), own
