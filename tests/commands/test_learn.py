@@ -210,3 +210,89 @@ def test_from_python_with_inputs_of_any_kind(tmp_path: Path) -> None:
     assert learn(tmp_path / "first", data(["c"])).parent == str(tmp_path / "first")
     with pytest.raises(DataError, match=r"has no config\.json; give the folder of a finished run"):
         learn(tmp_path, data(["c"]))
+
+
+def test_what_was_learned_on_any_day_is_not_tested(say: Say, days: Path) -> None:
+    """Only its test images are, however many days ago it was, and whatever the folder is called now."""
+    assert say("run", "mnist/naive", *OPTIONS, "--fraction", "0.2", "--out", "out").code == 0
+    (parent,) = (days / "out").glob("folder/*/seed-0")
+    assert say("learn", str(parent), "--data", "tuesday", "--test-data", "monday", "--out", "second").code == 0
+    shutil.move(parent, days / "elsewhere")
+    shutil.move(days / "monday", days / "first")
+    for tested, classes in (("first", 4), ("tuesday", 2)):
+        child = f"child of {tested}"
+        said = say("learn", "second", "--data", "wednesday", "--test-data", tested, "--out", child)
+        assert said.code == 0
+        assert said.err == f"autorecall: the run learned from {tested}, so only its test images were tested\n"
+        names = read(days / child / "result.json")["tasks"]
+        assert isinstance(names, list)
+        assert (len(names[0]), names[1]) == (classes, ["digit 5"])
+    said = say("learn", "second", "--data", "wednesday", "--test-data", "wednesday", "--out", "fourth")
+    assert "the run learned from wednesday, so only its test images were tested" in said.err
+    assert read(days / "fourth" / "result.json")["tasks"] == [["digit 5"]]
+
+
+def noise(path: Path, labels: list[int], names: list[str], **how: int) -> None:
+    """Arrays that nothing can be known about but by heart."""
+    rng = np.random.default_rng(how.get("seed", 0))
+    inputs = rng.integers(0, 255, (len(labels), 8, how.get("width", 8)), dtype=np.uint8)
+    if how.get("floats"):
+        inputs = inputs[:, None].astype(np.float32) / 255  # type: ignore[assignment]
+    np.savez(path, x=inputs, y=np.array(labels), classes=np.array(names))
+
+
+def test_arrays_that_were_learned_are_known_again(say: Say, place: Path) -> None:
+    noise(place / "monday.npz", [0, 1] * 10, ["cat", "dog"])
+    noise(place / "tuesday.npz", [0] * 10, ["owl"], seed=1)
+    assert say("run", "mnist/naive", "--data", "monday.npz", "--curve-points", "0", "--out", "out").code == 0
+    (parent,) = (place / "out").glob("npz/*/seed-0")
+    said = say("learn", str(parent), "--data", "tuesday.npz", "--test-data", "monday.npz")
+    assert said.err == "autorecall: the run learned from monday.npz, so only its test images were tested\n"
+
+
+def test_bytes_and_floats_are_tested_on_one_scale(say: Say, place: Path) -> None:
+    noise(place / "monday.npz", [0, 1] * 10, ["cat", "dog"])
+    noise(place / "bytes.npz", [0] * 10, ["owl"], seed=1)
+    noise(place / "floats.npz", [0] * 10, ["owl"], seed=1, floats=1)
+    noise(place / "tested.npz", [0, 1] * 50, ["cat", "dog"], seed=2)
+    assert say("run", "mnist/naive", "--data", "monday.npz", "--curve-points", "0", "--out", "out").code == 0
+    (parent,) = (place / "out").glob("npz/*/seed-0")
+    for new in ("bytes", "floats"):
+        assert say("learn", str(parent), "--data", f"{new}.npz", "--test-data", "tested.npz", "--out", new).code == 0
+    first, second = (read(place / new / "result.json")["accuracy_matrix"] for new in ("bytes", "floats"))
+    assert first == second
+
+
+def test_tests_of_another_shape_are_refused(say: Say, place: Path) -> None:
+    noise(place / "monday.npz", [0, 1] * 10, ["cat", "dog"])
+    noise(place / "tuesday.npz", [0] * 10, ["owl"], seed=1)
+    noise(place / "wide.npz", [0, 1] * 2, ["cat", "dog"], width=9)
+    assert say("run", "mnist/naive", "--data", "monday.npz", "--curve-points", "0", "--out", "out").code == 0
+    (parent,) = (place / "out").glob("npz/*/seed-0")
+    refused(
+        say("learn", str(parent), "--data", "tuesday.npz", "--test-data", "wide.npz"),
+        "the tested inputs have shape (1, 8, 9) but the model takes (1, 8, 8); give that shape",
+    )
+
+
+def test_seeds_that_learned_the_same_days_are_one_row(say: Say, place: Path) -> None:
+    """And other days are another row, though the last one is the same."""
+    for day, seed in (("monday", 0), ("sunday", 3)):
+        noise(place / f"{day}.npz", [0, 1] * 10, ["cat", "dog"], seed=seed)
+    noise(place / "tuesday.npz", [0] * 10, ["owl"], seed=1)
+    for day, seed in (("monday", "0"), ("monday", "1"), ("sunday", "2")):
+        words = ["--data", f"{day}.npz", "--seed", seed, "--curve-points", "0", "--out", f"{day}{seed}"]
+        assert say("run", "mnist/naive", *words).code == 0
+        (parent,) = (place / f"{day}{seed}").glob("npz/*/seed-*")
+        assert say("learn", str(parent), "--data", "tuesday.npz").code == 0
+    rows = json.loads(say("show", ".", "--json").out)
+    assert sorted(row["seeds"] for row in rows if "learned" in row["changed"]) == [[0, 1], [2]]
+
+
+def test_accents_may_be_letters_of_their_own(say: Say, place: Path) -> None:
+    noise(place / "monday.npz", [0, 1] * 10, ["caf\u00e9", "tea"])
+    noise(place / "tuesday.npz", [0, 1] * 10, ["cafe\u0301", "milk"], seed=1)
+    assert say("run", "mnist/naive", "--data", "monday.npz", "--curve-points", "0", "--out", "out").code == 0
+    (parent,) = (place / "out").glob("npz/*/seed-0")
+    assert say("learn", str(parent), "--data", "tuesday.npz", "--out", "second").code == 0
+    assert load_model(place / "second").classes == ("caf\u00e9", "tea", "milk")

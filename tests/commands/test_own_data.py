@@ -339,6 +339,8 @@ def test_runs_are_not_put_among_the_classes(say: Say, place: Path, monkeypatch: 
     lay(place / "photos", 4, ("cat", "dog"))
     monkeypatch.chdir(place / "photos")
     refused(say("run", "--data", "."), "--out runs lies among the class folders of --data")
+    refused(say("run", "--data", ".", "--out", "results/today"), "--out results/today lies among the class folders")
+    refused(say("run", "--data", ".", "--out", "."), "--out . lies among the class folders")
     assert {path.name for path in (place / "photos").iterdir()} == {"cat", "dog"}
     assert say("run", "mnist/naive", *QUICK, "--data", ".", "--out", "../runs").code == 0
 

@@ -216,7 +216,7 @@ def test_a_config_file_nested_deeply_is_refused_in_a_short_sentence(
 def test_a_config_file_of_100_megabytes_is_refused_unread(say: Say, place: Path) -> None:
     (place / "config.json").touch()
     os.truncate(place / "config.json", 100 * 10**6)
-    refused(say("run", "--config", "config.json"), "config.json is larger than 16 MiB")
+    refused(say("run", "--config", "config.json"), "config.json is larger than 64 MiB")
 
 
 # Runs that were finished before

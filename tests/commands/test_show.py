@@ -584,3 +584,29 @@ def test_a_row_that_is_not_from_the_paper_says_so(tmp_path: Path, show: Show) ->
     store(tmp_path / "seed-0", result("mnist/slda", 0, 93.0, 3.0))
     (row,) = show("--markdown").rows()
     assert (row["paper"], row["paper 2"]) == ("not in the paper", "not in the paper")
+
+
+def test_runs_on_other_data_are_rows_of_their_own(tmp_path: Path, show: Show) -> None:
+    """Also where a dataset that everybody has is not whole; the earliest results say nothing of their data."""
+    usual = dataclasses.replace(PRESETS["miniimagenet/naive"].config, fraction=0.1)
+    for seed, data in enumerate(["a" * 64, "a" * 64, "b" * 64, ""]):
+        store(tmp_path / str(seed), dataclasses.replace(result("miniimagenet/naive", seed), data=data), usual)
+    rows = {row["run"].partition("data=")[2]: row["seeds"] for row in show("--markdown").rows()}
+    assert rows == {"aaaaaaaa": "2", "bbbbbbbb": "1", "unknown": "1"}
+
+
+def test_a_folder_that_was_moved_aside_is_shown_if_it_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(tmp_path / "seed-0.old-1", result("mnist/arm", 0))
+    store(tmp_path / "runs" / "seed-0+photos.old-camera", result("mnist/arm", 0))
+    for place in ("seed-0.old-1", "runs"):
+        assert cli.dispatch(["show", str(tmp_path / place), "--csv"]) == 0
+        assert capsys.readouterr().out.count("mnist/arm") == 1
+
+
+def test_folders_stand_in_the_order_of_their_seeds(tmp_path: Path, show: Show) -> None:
+    for seed in (0, 2, 10):
+        store(tmp_path / f"seed-{seed}", result("mnist/arm", seed))
+    (row,) = json.loads(show("--json").out)
+    assert [Path(folder).name for folder in row["folders"]] == [f"seed-{seed}" for seed in row["seeds"]]

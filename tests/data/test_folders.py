@@ -359,6 +359,17 @@ def test_class_names_are_kept_but_for_control_characters(tmp_path: Path) -> None
     assert len(data.fingerprint()) == 64
 
 
+@pytest.mark.parametrize("names", [("caf\udce9", "caf\udce8"), ("caf\u00e9", "cafe\u0301")])
+def test_two_classes_that_would_have_one_name_are_refused(
+    tmp_path: Path, refused: Refused, names: tuple[str, str]
+) -> None:
+    for name in names:
+        for number in range(2):
+            photo(tmp_path / "odd" / name / f"{number}.png")
+    with refused("two class folders are called caf", "as far as it can be read; rename one of them"):
+        load("folder", tmp_path / "odd")
+
+
 def test_control_characters_stay_out_of_sentences(two: Path, refused: Refused) -> None:
     (two / "line\nbreak\x1b turned\u202ename\u2028\x9b").mkdir()
     with refused("line\ufffdbreak\ufffd turned\ufffdname\ufffd\ufffd holds 0 images"):

@@ -130,6 +130,15 @@ def test_folders_beside_train_and_test_are_passed_over(tmp_path: Path) -> None:
     assert len(read(tmp_path).train) == 4
 
 
+def test_accents_may_be_letters_of_their_own_in_one_part(tmp_path: Path) -> None:
+    """As they are in folders from a Mac."""
+    lay(tmp_path / "train", {"caf\u00e9": 2, "tea": 2})
+    lay(tmp_path / "test", {"cafe\u0301": 1, "tea": 1}, 10)
+    data = read(tmp_path)
+    assert data.classes == ("caf\u00e9", "tea")
+    assert (greys(data.test), data.test.labels.tolist()) == ([10, 11], [0, 1])
+
+
 def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:
     """Their folders have images, as those of classes do; deeper folders are passed over as ever."""
     lay(tmp_path, {"test": 5, "train": 5})

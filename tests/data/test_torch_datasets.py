@@ -127,6 +127,16 @@ def test_class_names_are_those_of_the_training_data() -> None:
     assert from_dataset(train, test).classes == ("0", "1")
 
 
+def test_other_names_in_the_test_data_are_refused(refused: Refused) -> None:
+    train, test, few = Pairs(KINDS["Pillow"]), Pairs(KINDS["Pillow"]), Pairs(KINDS["Pillow"])
+    train.classes, test.classes, few.classes = ["ant", "bee"], ["bee", "cat"], ["ant"]  # type: ignore[attr-defined]
+    with refused("class 0 of the test dataset is 'bee' but of the training dataset 'ant'; give both the same"):
+        from_dataset(train, test)
+    with refused("class 1 of the val dataset is none but of the training dataset 'bee'"):
+        from_dataset(train, train, few)
+    assert from_dataset(train, test, classes=["a", "b"]).classes == ("a", "b")
+
+
 # DataLoaders
 
 

@@ -25,6 +25,7 @@ from autorecall.errors import ConfigError, DivergedError, InterruptedRunError, S
 from autorecall.networks import MLPConfig, ResNet18Config
 from autorecall.presets import PRESETS
 from autorecall.recall.kernels import can_call, winograd_pays
+from autorecall.runs import loop
 from autorecall.runs.loop import Observer, evaluate, few_of_each_class
 from autorecall.runs.result import Point, Result
 from autorecall.runs.run import build_learner, machine_of, run
@@ -358,6 +359,29 @@ def test_without_its_earlier_rows_a_run_goes_on_all_the_same(
     assert left.pop("history.csv.damaged-1", None) == (None if how == "gone" else found)
     lines = str(whole["history.csv"], "utf-8").splitlines(keepends=True)  # type: ignore[call-overload]
     assert left == whole | {"history.csv": "".join(lines[:1] + lines[4:]).encode()}
+
+
+def test_rows_that_are_lost_while_a_task_is_tested_do_not_end_the_run(
+    data: Dataset, tmp_path: Path, whole: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next checkpoint then has a history without rows."""
+
+    class Fallen(Observer):
+        def evaluated(self, task: int, accuracies: list[float]) -> None:
+            raise Killed
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "evaluate", killed)
+        with pytest.raises(Killed):
+            run("own/bars", config("arm", curve_points=0), data, tmp_path)
+    for path in (tmp_path / "history.csv", tmp_path / "checkpoints" / "history.csv"):
+        path.unlink()
+    with pytest.warns(UserWarning, match="so its rows begin where the run resumes"), pytest.raises(Killed):
+        run("own/bars", config("arm", curve_points=0), data, tmp_path, Fallen())
+    assert run("own/bars", config("arm", curve_points=0), data, tmp_path).steps == STEPS
 
 
 def test_a_history_that_something_else_changed_is_said_at_the_end(data: Dataset, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from autorecall import AutorecallError, ConfigError, Learner, LearnerConfig, NaiveConfig, NetworkConfig, load_model, run
 from autorecall.commands.rows import gather, grouped
 from autorecall.data import Dataset
+from autorecall.errors import InputError
 from autorecall.learners.base import methods
 from autorecall.storage.extensible import name_of
 from autorecall.storage.schema import decode, to_json
@@ -190,3 +191,19 @@ def test_a_stored_setting_that_its_class_refuses_is_one_sentence() -> None:
     with pytest.raises(ConfigError) as caught:
         decode(NetworkConfig, {"kind": f"{__name__}:Strict", "width": 101}, "network")
     assert str(caught.value) == f"network is refused by {__name__}:Strict: 101 is too wide; correct its settings"
+
+
+class Counting(Penalised):
+    """Has a number of a name that history.csv has itself."""
+
+    def learn(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        return super().learn(x, y) | {"task": 3.0}
+
+
+def test_a_number_with_a_name_of_ours_is_refused_at_the_first_step(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mine, "build", lambda self, network, seed: Counting(network, self, seed))
+    with pytest.raises(InputError, match=r"^Counting\.learn returned a number called step or task"):
+        run("own/bars", OWN, data, tmp_path)
+    assert not (tmp_path / "result.json").exists()

@@ -408,3 +408,12 @@ def test_a_history_that_cannot_be_written_is_one_sentence(data: Dataset, tmp_pat
         resource.setrlimit(resource.RLIMIT_FSIZE, found)
     run("own/bars", config(), data, tmp_path)
     assert [row["step"] for row in history(tmp_path)] == [str(step + 1) for step in range(STEPS)]
+
+
+def test_more_tasks_than_can_be_tested_after_each_are_refused(tmp_path: Path) -> None:
+    labels = np.arange(1001)
+    inputs = np.zeros((1001, 2), dtype=np.float32)
+    many = from_arrays((inputs, labels), (inputs, labels))
+    with pytest.raises(ConfigError, match="the stream has 1,001 tasks; expected 1,000 at most"):
+        run("own/many", config(stream=StreamConfig(1)), many, tmp_path)
+    assert not any(tmp_path.iterdir())

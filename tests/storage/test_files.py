@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from autorecall.errors import AutorecallError, DataError
+from autorecall.errors import AutorecallError, ConfigError, DataError
 from autorecall.storage.files import (
     LARGEST_JSON,
     append_to,
     make_folder,
     move_aside,
+    place_to_write,
     put_aside,
     read_json,
     write_json,
@@ -55,6 +56,17 @@ def test_an_old_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("a longer old text")
     write_text(tmp_path / "file.txt", "new")
     assert (tmp_path / "file.txt").read_text() == "new"
+
+
+def test_a_file_that_a_person_names_goes_where_a_link_leads_and_to_no_pipe(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("real.csv")
+    assert place_to_write(tmp_path / "link") == (tmp_path / "real.csv").resolve()
+    assert place_to_write(tmp_path / "new.csv") == tmp_path / "new.csv"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, kind in (("pipe", "is a pipe"), (".", "is a folder"), ("loop", "cannot write")):
+        with pytest.raises(ConfigError, match=kind):
+            place_to_write(tmp_path / name)
 
 
 def test_json_is_readable_text_that_comes_back(tmp_path: Path) -> None:
@@ -182,7 +194,7 @@ def test_a_file_far_larger_than_ours_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(b"{}")
     os.truncate(path, LARGEST_JSON + 1)
-    with pytest.raises(DataError, match=r"is larger than 16 MiB; that is not a file of autorecall$"):
+    with pytest.raises(DataError, match=r"is larger than 64 MiB; that is not a file of autorecall$"):
         read_json(path)
 
 

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ..errors import ConfigError
-from ..storage.files import make_folder, write_json
+from ..storage.files import make_folder, place_to_write, write_json
 from .measure import Iterations, Report, Timing, measure
 from .process import keep_freed_memory
 from .words import call
@@ -35,6 +35,7 @@ def _bench(json: Path | None = None) -> None:
     if json is not None:
         if json.is_dir() or json.suffix == ".png":
             raise ConfigError(f"--json is {json}; expected a file that does not end in .png, such as bench.json")
+        place_to_write(json)
         make_folder(json.parent)
     keep_freed_memory()
     console = Console(highlight=False, markup=False, emoji=False)
@@ -48,7 +49,7 @@ def _bench(json: Path | None = None) -> None:
     if json is not None:
         from .pictures import draw_growth
 
-        write_json(json, report.as_json())
+        write_json(place_to_write(json), report.as_json())
         draw_growth(json.with_suffix(".png"), report.growth_seconds)
 
 

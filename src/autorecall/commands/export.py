@@ -19,7 +19,7 @@ from ..errors import ConfigError, DataError
 from ..networks import FixedFeatures
 from ..own import blamed
 from ..runs.model import Model, load_model
-from ..storage.files import write_bytes
+from ..storage.files import place_to_write, write_bytes
 from .text import printable
 from .words import harmless
 
@@ -55,8 +55,7 @@ def main(arguments: list[str]) -> None:
         chosen = tyro.cli(Arguments, prog="autorecall export", args=arguments)
     if find_spec("onnx") is None:
         raise ConfigError("the package onnx is not installed; use pip install 'autorecall[onnx]'")
-    if chosen.onnx.is_dir():
-        raise ConfigError(f"{chosen.onnx} is a folder; give the name of a file to write")
+    target = place_to_write(chosen.onnx)
     model = load_model(chosen.run, chosen.network)
     content = as_onnx(model)
     tried = _difference(model, content) if find_spec("onnxruntime") is not None else None
@@ -64,7 +63,7 @@ def main(arguments: list[str]) -> None:
         raise DataError(
             f"onnxruntime gives logits that differ by {tried:.1e} of the largest, so {chosen.onnx} was not written"
         )
-    write_bytes(chosen.onnx, content)
+    write_bytes(target, content)
     told = (
         "not tried: onnxruntime is not installed"
         if tried is None

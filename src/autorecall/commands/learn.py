@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,16 +12,17 @@ import numpy as np
 import tyro
 
 from .. import data
-from ..config import ARRAYS, RunConfig
+from ..config import ARRAYS
 from ..data import OWN, Dataset, Split
 from ..data.folders import every_image
+from ..data.locate import spelling
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own
-from ..runs.another_day import joined_classes, learn, relabelled
+from ..runs.another_day import joined, joined_classes, learn, lessons_of, relabelled
 from ..runs.folder import LEARNER, read_config
 from ..runs.model import Model, load_model
 from ..runs.names import shortened
-from ..runs.result import read_result
+from ..runs.result import Lesson, read_result
 from .matrix import Matrix
 from .output import quiet_console
 from .process import keep_freed_memory
@@ -51,7 +52,8 @@ class Arguments:
     """Folder with a sub-folder of new images per class (or with train/ and test/), or a .npz file."""
 
     test_data: Path | None = None
-    """Folder of further images to test, such as those of earlier classes; all of them are tested, none is learned."""
+    """Folder or .npz file of further images to test, such as those of earlier classes; none of them is learned. Of data
+    that the run learned from, on whatever day, only the test images are tested."""
 
     out: Path | None = None
     """Folder of the new run; if unset, RUN+NAME beside RUN, where NAME is that of the data."""
@@ -82,13 +84,15 @@ def main(arguments: list[str]) -> None:
     if not chosen.run.is_dir():
         raise DataError(f"there is no folder {chosen.run}; give that of a finished run")
     Own(chosen.network, chosen.learner).imported()
+    if chosen.run.name in ("", ".."):
+        chosen = replace(chosen, run=chosen.run.resolve())  # to be named, and found again
     model = load_model(chosen.run)
-    dataset = _load(chosen.data, model, chosen.skip_broken)
+    dataset = _load(chosen.data, model, Lesson("", skip_broken=chosen.skip_broken))
     report_left_out(dataset)
     if chosen.data.is_dir():
         report_unread(chosen.data)
     classes = joined_classes(model.classes, dataset.classes)
-    tests, own = _tests(chosen, model, classes)
+    tests, own = _tests(chosen, model, dataset, classes)
     folder = chosen.out or _beside(chosen.run, chosen.data)
     console = quiet_console()
     done = not chosen.fresh and (folder / "result.json").exists()
@@ -125,7 +129,7 @@ def main(arguments: list[str]) -> None:
 
 def _beside(run: Path, place: Path) -> Path:
     """The folder of the new run: RUN+NAME, or its beginning if that is long."""
-    run, place = run if run.name not in ("", "..") else run.resolve(), place.resolve()
+    place = place.resolve()
     name = place.stem if place.suffix.lower() == ".npz" else place.name
     return run.with_name(shortened(f"{run.name}+{name}"))
 
@@ -135,12 +139,15 @@ def _named(split: Split, dataset: Dataset) -> set[str]:
     return {dataset.classes[label] for label in np.unique(split.labels).tolist()}
 
 
-def _load(place: Path, model: Model, skip_broken: bool) -> Dataset:
-    """New images, made as large and as colourful as the model wants them."""
+def _load(place: Path, model: Model, how: Lesson) -> Dataset:
+    """Images, made as large and as colourful as the model wants them."""
+    shares = (how.test_share, how.val_share)
     if place.suffix.lower() == ".npz":
-        return data.from_npz(place)
-    channels, size = _wanted(model)
-    return data.from_folder(place, size, skip_broken=skip_broken, channels=channels, fewest_classes=1)
+        found = data.from_npz(place, *shares)
+    else:
+        channels, size = _wanted(model)
+        found = data.from_folder(place, size, *shares, how.skip_broken, channels, fewest_classes=1)
+    return replace(found, classes=spelling(model.classes, found.classes))
 
 
 def _wanted(model: Model) -> tuple[int, int]:
@@ -153,31 +160,37 @@ def _wanted(model: Model) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def _of_the_parent(chosen: Arguments, model: Model, config: RunConfig) -> Dataset | None:
-    """The data to test if they are those that the run learned from, split as they were then."""
+def _learned(chosen: Arguments, model: Model, dataset: Dataset) -> Dataset | None:
+    """The data to test if they were learned before or are learned now, split as they are then."""
     assert chosen.test_data is not None
-    if config.dataset != "folder" or not chosen.test_data.is_dir():
-        return None
-    channels, size = _wanted(model)
-    shares = (config.test_share, config.val_share)
-    with suppress(DataError):
-        found = data.from_folder(chosen.test_data, size, *shares, config.skip_broken, channels)
-        if found.fingerprint() == read_result(chosen.run / "result.json").data:
-            return found
+    _, config = read_config(chosen.run / "config.json")
+    before = lessons_of(read_result(chosen.run / "result.json"), config)
+    today = Lesson(dataset.fingerprint(), skip_broken=chosen.skip_broken)
+    read: dict[tuple[object, ...], tuple[Dataset, str]] = {}
+    for lesson in (*before, today):
+        how = (lesson.test_share, lesson.val_share, lesson.skip_broken)
+        if how not in read:
+            with suppress(DataError):  # such as one that there is a sentence about when all of it is read
+                found = _load(chosen.test_data, model, lesson)
+                read[how] = found, found.fingerprint()
+        if how in read and read[how][1] == lesson.data:
+            return read[how][0]
     return None
 
 
-def _tests(chosen: Arguments, model: Model, classes: Sequence[str]) -> tuple[Split | None, bool]:
+def _tests(chosen: Arguments, model: Model, dataset: Dataset, classes: Sequence[str]) -> tuple[Split | None, bool]:
     """Images of earlier classes to test: those that are named, or those of a dataset that everybody has.
 
-    And whether those that are named are what the run learned from, of which only a part is tested.
+    And whether those that are named are learned, so that only a part of them is tested.
     """
     own = False
     _, config = read_config(chosen.run / "config.json")
     if chosen.test_data is not None:
-        found = _of_the_parent(chosen, model, config)
+        found = _learned(chosen, model, dataset)
         if found is not None:
             own = True
+            if found.fingerprint() == dataset.fingerprint():
+                return None, own  # which are tested anyway
             parts: tuple[Split, ...] = (getattr(found, config.split),)
         elif chosen.test_data.suffix.lower() == ".npz":
             found = data.from_npz(chosen.test_data)
@@ -195,8 +208,8 @@ def _tests(chosen: Arguments, model: Model, classes: Sequence[str]) -> tuple[Spl
         except DataError:
             return None, False
         parts = (getattr(found, config.split),)
-    unknown = [name for name in found.classes if name not in classes]
+    names = spelling(classes, found.classes)
+    unknown = [name for name in names if name not in classes]
     if unknown:
         raise DataError(f"{chosen.test_data} has the class {unknown[0]:.80}, which neither the run nor the data has")
-    split = Split(np.concatenate([part.inputs for part in parts]), np.concatenate([part.labels for part in parts]))
-    return relabelled(split, found.classes, classes), own
+    return relabelled(joined(*parts), names, classes), own

@@ -17,7 +17,7 @@ from ..data.folders import is_image
 from ..data.locate import disk_errors
 from ..errors import ConfigError, DataError
 from ..runs.model import AT_ONCE, Model, load_model
-from ..storage.files import write_text
+from ..storage.files import place_to_write, write_text
 from .text import complain, printable, spreadsheet
 from .words import harmless
 
@@ -50,6 +50,7 @@ def main(arguments: list[str]) -> None:
     """Parse, classify, print."""
     with harmless(arguments):
         chosen = tyro.cli(Arguments, prog="autorecall predict", args=arguments)
+    table = None if chosen.csv is None else place_to_write(chosen.csv)
     model = load_model(chosen.run, chosen.network)
     if not 1 <= chosen.top <= len(model.classes):
         raise ConfigError(f"top is {chosen.top}; expected 1 to {len(model.classes)}, the number of classes")
@@ -64,11 +65,11 @@ def main(arguments: list[str]) -> None:
         broken += missed
         for path, answers in found:
             rows.append((str(path), answers))
-            if chosen.csv is None:
+            if table is None:
                 words = ", ".join(f"{printable(name)} {100 * share:.1f} %" for name, share in answers)
                 console.print(f"{printable(str(path))}: {words}", soft_wrap=True)
-    if chosen.csv is not None:
-        write_text(chosen.csv, _table(rows, chosen.top))
+    if table is not None:
+        write_text(table, _table(rows, chosen.top))
         console.print(f"wrote {printable(str(chosen.csv))}", soft_wrap=True)
     if broken:
         raise DataError(f"{broken} of {len(paths)} images could not be read, and were left out")

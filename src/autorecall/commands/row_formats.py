@@ -70,7 +70,7 @@ def as_json(row: Row) -> dict[str, object]:
             "bytes": memory.bytes,
         },
         "seconds": row.seconds,
-        "folders": [os.fspath(run.folder) for run in row.runs],
+        "folders": [os.fspath(row.by_seed[seed].folder) for seed in sorted(row.by_seed)],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import statistics
@@ -23,6 +24,7 @@ from .table import Figure
 from .text import printable
 
 PART = "images"  # how many of the paper's, if not all
+MOVED_ASIDE = re.compile(r"\.old-\d+$")  # by --fresh
 NAMED = 5  # of a list that may be long
 
 # What the last digits of a figure depend on, or more: (where it is recorded, under which name, what it is called)
@@ -115,7 +117,7 @@ def gather(directory: Path, told: Told = leave_out) -> list[Run]:
         raise DataError(f"{directory} is not a folder; give one that `autorecall run --out` wrote")
     runs, unended = [], []
     for folder in sorted(_folders(directory, told)):
-        if ".old-" in folder.name:
+        if folder != directory and MOVED_ASIDE.search(folder.name):
             continue
         if not (folder / "result.json").exists():
             if any(is_ours(folder / name) for name in FILES):
@@ -172,11 +174,10 @@ def grouped(runs: Sequence[Run], told: Told = leave_out) -> list[Row]:
         changed = changes(run.config, usual.setdefault(preset, run.config))
         row = Row(preset, changed | _of_its_data(run), {})
         found.append((row, run))
-        if is_own(run.config.dataset):
-            learned.setdefault(row.name, set()).add(run.result.data)
+        learned.setdefault(row.name, set()).update(_data_of(run))
     for row, run in found:
-        if len(learned.get(row.name, ())) > 1:  # no setting tells one folder of images from another
-            row = replace(row, changed={**row.changed, "data": run.result.data[:8]})
+        if len(learned[row.name]) > 1:  # no setting tells one folder of images from another
+            row = replace(row, changed={**row.changed, "data": " ".join(_data_of(run)) or "unknown"})
         twin = rows.setdefault(row.name, row).by_seed.setdefault(run.result.seed, run)
         if twin is not run:  # a duplicate says nothing about how much runs differ
             told(f"{run.folder} has the same settings and seed as {twin.folder}")
@@ -191,6 +192,18 @@ def _of_its_data(run: Run) -> dict[str, object]:
         return {"learned": name.partition("+")[2] or name}  # the folder is named after the seed and the data
     share = share_of_images(run.config, run.result.steps)
     return {} if share == 1 else {PART: f"{100 * share:.0f} %"}
+
+
+def _data_of(run: Run) -> list[str]:
+    """What tells the data of a run from others, in a word; nothing in the earliest results.
+
+    That of a run that went on from another depends on its parent's weights, and so on the seed; what was learned on
+    each day, and what was tested, does not.
+    """
+    result = run.result
+    days = "".join([*(lesson.data for lesson in result.lessons), result.tested]).encode()
+    data = hashlib.sha256(days).hexdigest() if result.lessons else result.data
+    return [data[:8]] if data else []
 
 
 def notes_on(rows: Sequence[Row], shown: Callable[[str], str]) -> list[str]:

@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 
 from autorecall.checks import brief
 from autorecall.data.arrays import Dataset, Split
-from autorecall.data.locate import check_folder, class_name, disk_errors, find, places, shown
+from autorecall.data.locate import check_folder, class_name, composed, disk_errors, find, places, shown, spelling
 from autorecall.data.shares import share_out, shares_of, wrong_shares
 from autorecall.errors import BrokenImageError, DataError
 
@@ -71,6 +71,8 @@ def from_folder(
         shares = shares_of(shown(folder), roots, test_share, val_share)
         parts = (roots or {"train": folder}).items()
         listed = {part: _list_classes(root, 0 if part == "val" else fewest_classes) for part, root in parts}
+        for part in listed.keys() - {"train"}:
+            listed[part] = _spelled_as(listed["train"], listed[part])
         broken: list[Path] = []
         if skip_broken:
             broken = [path for path in _every(listed) if not _can_be_read(path)]
@@ -117,12 +119,13 @@ def unread_in(folder: Path) -> tuple[Counter[str], int]:
 
 
 def lists_classes(folder: Path, inner: Path) -> bool:
-    """Whether `inner` is, or would be, where a folder has the folders of its classes."""
+    """Whether `inner` is, or would be, among the folders of a folder's classes, or in one of them."""
     with disk_errors():
         if not folder.is_dir() or not has_classes(folder):
             return False
         roots = _parts(folder) or {"train": folder}
-        return inner.resolve().parent in {root.resolve() for root in roots.values()}
+        place = inner.resolve()
+        return not {place, *place.parents}.isdisjoint(root.resolve() for root in roots.values())
 
 
 def load_miniimagenet(folder: Path | None = None) -> Dataset:
@@ -192,6 +195,13 @@ def _without(classes: Listed, broken: set[Path]) -> Listed:
     return {name: [path for path in paths if path not in broken] for name, paths in classes.items()}
 
 
+def _spelled_as(known: Listed, classes: Listed) -> Listed:
+    found: Listed = {}
+    for name, paths in zip(spelling(known, classes), classes.values(), strict=True):
+        found.setdefault(name, []).extend(paths)
+    return found
+
+
 def _check_counts(root: Path, classes: Listed, least: int, skipped: bool = False) -> None:
     for name, paths in classes.items():
         if len(paths) < least:
@@ -222,6 +232,10 @@ def _check_classes(roots: dict[str, Path], listed: dict[str, Listed]) -> None:
 def _read(name: str, listed: dict[str, Listed], shares: tuple[float, float], size: int, mode: str) -> Dataset:
     """The splits: those that are there, and shares of the training images for the others."""
     classes = tuple(listed["train"])
+    names = tuple(map(class_name, classes))
+    twice = [name for name, count in Counter(map(composed, names)).items() if count > 1]
+    if twice:
+        raise DataError(f"two class folders are called {shown(twice[0])}, as far as it can be read; rename one of them")
     paths = {
         part: [(path, n) for n, c in enumerate(classes) for path in own.get(c, ())] for part, own in listed.items()
     }
@@ -231,7 +245,7 @@ def _read(name: str, listed: dict[str, Listed], shares: tuple[float, float], siz
         if part == "train" or part not in paths:
             paths[part] = [every[index] for index in np.flatnonzero(mask)]
     splits = {part: _read_split(labelled, size, mode) for part, labelled in paths.items()}
-    return Dataset(name, splits["train"], splits["val"], splits["test"], classes=tuple(map(class_name, classes)))
+    return Dataset(name, splits["train"], splits["val"], splits["test"], classes=names)
 
 
 def _read_split(labelled: Sequence[tuple[Path, int]], size: int, mode: str) -> Split:

@@ -65,6 +65,21 @@ def shown(name: str | Path) -> str:
     return one_line(str(name))
 
 
+def composed(name: str) -> str:
+    """A class name as it is compared: accents may be letters of their own or not, as in folders from a Mac."""
+    return unicodedata.normalize("NFC", name)
+
+
+def spelling(known: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """Names of classes, spelled as those that are known if they are the same.
+
+    >>> spelling(["caf\u00e9"], ["cafe\u0301", "tea"])
+    ('caf\u00e9', 'tea')
+    """
+    usual = {composed(name): name for name in known}
+    return tuple(usual.get(composed(name), name) for name in names)
+
+
 def class_name(text: str) -> str:
     """A class name as it is kept, without control characters and undecodable bytes.
 

@@ -40,6 +40,8 @@ def from_dataset(
     """
     if classes is None:
         classes = _class_names(train)
+        for key, other in (("test", test), ("val", val)):
+            _check_names(key, _class_names(other), classes)
     held_out = None if val is None else _read("val", val)
     return from_arrays(_read("train", train), _read("test", test), held_out, classes, name)
 
@@ -52,6 +54,20 @@ def _class_names(source: object) -> Sequence[str] | None:
             return names
         source = getattr(source, "dataset", None)
     return None
+
+
+def _check_names(key: str, names: Sequence[str] | None, known: Sequence[str] | None) -> None:
+    """Datasets number their classes each for itself, so that other names would make other classes of the labels."""
+    if names is None or known is None or tuple(names) == tuple(known):
+        return
+    number = next(
+        (n for n, (a, b) in enumerate(zip(names, known, strict=False)) if a != b), min(len(names), len(known))
+    )
+    said = [f"{all_[number]!r:.80}" if number < len(all_) else "none" for all_ in (names, known)]
+    raise DataError(
+        f"class {number} of the {key} dataset is {said[0]} but of the training dataset {said[1]}; give both the same "
+        "classes, or name those of the labels with classes="
+    )
 
 
 def _read(key: str, source: object) -> Pair:

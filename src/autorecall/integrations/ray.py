@@ -158,7 +158,7 @@ def _connected(address: str) -> Any:
             raise ConfigError(f"--ray is {address!r:.80}; {EXPECTED}")
         try:
             socket.create_connection((host, int(port)), CONNECTING).close()
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             raise ConfigError(f"no Ray cluster answers at {address}; {EXPECTED}") from error
     handler = signal.getsignal(signal.SIGTERM)
     try:

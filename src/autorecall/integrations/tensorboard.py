@@ -81,9 +81,7 @@ class TensorBoard(Observer):
         self._observer.finished(result)
 
     def complete(self, result: Result) -> None:
-        """All of a run that has finished, if it has no event files."""
-        if any((self._folder / TENSORBOARD).glob(EVENTS)):
-            return
+        """All of a run that has finished: event files that are there may end where it was interrupted."""
         with held(self._folder):
             ends = self._read_history()
             for task, accuracies in enumerate(result.accuracy_matrix, start=1):

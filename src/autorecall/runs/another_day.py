@@ -11,11 +11,15 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset, Split
+from ..data.arrays import Inputs
+from ..data.locate import spelling
 from ..errors import ConfigError, DataError
 from ..learners.base import Learner, LearnerConfig
 from ..learners.shared.boundaries import BoundaryConfig
@@ -27,7 +31,7 @@ from ..torch_state import cores, limited_threads, own_random_state
 from .folder import LEARNER, MODEL, RunStatus, held, read_config
 from .loop import Observer, RunLoop
 from .model import Model, load_model
-from .result import Result, read_result
+from .result import Lesson, Result, read_result
 from .run import check_batches, device, machine_of, versions
 
 
@@ -52,25 +56,31 @@ def learn(
     decides otherwise.
     """
     parent, observer = Path(parent), observer or Observer()
-    preset, before = _parent(parent)
+    preset, before, known = _parent(parent)
     model = load_model(parent)
+    dataset = replace(dataset, classes=spelling(model.classes, dataset.classes))
     classes = joined_classes(model.classes, dataset.classes)
     data = _relabelled(dataset, classes)
-    _check_shape(model, dataset)
+    _check_shape("new", model, dataset.input_shape)
+    if tests is not None:
+        _check_shape("tested", model, tests.inputs.shape[1:])
     stream, tested = _stream(before, data, tests)
     config = _config(before, dataset, stream)
     threads = config.threads or cores()
     with own_random_state(config.seed), limited_threads(max(1, threads // 2)):
         learner, source = _learner(parent, config, model, len(classes))
         check_batches(learner, stream[-1])
+        seen = replace(data, test=tested).fingerprint()
         status = RunStatus(
             preset,
             config,
-            _fingerprint(source, data, tested),
+            _fingerprint(source, data, seen),
             threads,
             versions(),
             machine_of(learner.network, config.device),
             parent=os.fspath(parent),
+            lessons=[*lessons_of(known, before), Lesson(dataset.fingerprint(), skip_broken=bool(dataset.left_out))],
+            tested=seen,
         )
         loop = RunLoop(status, stream, learner, tested, data, observer, stop, fresh, keep_learner)
         if folder is None:
@@ -94,14 +104,34 @@ def relabelled(split: Split, names: Sequence[str], classes: Sequence[str]) -> Sp
     return replace(split, labels=numbers[split.labels])
 
 
-def _parent(folder: Path) -> tuple[str, RunConfig]:
+def lessons_of(result: Result, config: RunConfig) -> list[Lesson]:
+    """What a run and those that it went on from learned; nothing is known of those that earlier versions made."""
+    if result.parent:
+        return result.lessons
+    return [Lesson(result.data, config.test_share, config.val_share, result.left_out > 0)]
+
+
+def joined(*splits: Split) -> Split:
+    """All examples together. Bytes among floats are scaled to [0, 1], as a batch of bytes is."""
+    mixed = len({split.inputs.dtype for split in splits}) > 1
+    inputs = np.concatenate([_scaled(split.inputs) if mixed else split.inputs for split in splits])
+    return Split(cast("Inputs", inputs), np.concatenate([split.labels for split in splits]))
+
+
+def _scaled(inputs: Inputs) -> npt.NDArray[np.float32]:
+    return (
+        np.divide(inputs, 255, dtype=np.float32) if inputs.dtype == np.uint8 else inputs.astype(np.float32, copy=False)
+    )
+
+
+def _parent(folder: Path) -> tuple[str, RunConfig, Result]:
     for name in ("config.json", "result.json", MODEL):
         if not (folder / name).exists():
             raise DataError(f"{folder} has no {name}; give the folder of a finished run to go on from")
-    read_result(folder / "result.json")
+    result = read_result(folder / "result.json")
     preset, config = read_config(folder / "config.json")
     refuse_not_imported(config.network, config.learner)
-    return preset, config
+    return preset, config, result
 
 
 def _relabelled(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
@@ -111,10 +141,10 @@ def _relabelled(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     return replace(dataset, train=train, val=val, test=test, classes=classes)
 
 
-def _check_shape(model: Model, dataset: Dataset) -> None:
-    if dataset.input_shape != model.input_shape:
+def _check_shape(which: str, model: Model, shape: tuple[int, ...]) -> None:
+    if shape != model.input_shape:
         raise ConfigError(
-            f"the new inputs have shape {dataset.input_shape} but the model takes {model.input_shape}; give that shape"
+            f"the {which} inputs have shape {shape} but the model takes {model.input_shape}; give that shape"
         )
 
 
@@ -123,10 +153,7 @@ def _stream(config: RunConfig, data: Dataset, tests: Split | None) -> tuple[Stre
     today = tuple(np.unique(data.train.labels).tolist())
     tested = getattr(data, config.split)
     if tests is not None and len(tests):
-        inputs, labels = (
-            np.concatenate([getattr(part, name) for part in (tested, tests)]) for name in ("inputs", "labels")
-        )
-        tested = Split(inputs, labels)
+        tested = joined(tested, tests)
     found = set(np.unique(tested.labels).tolist())
     untested = [data.classes[label] for label in today if label not in found]
     if untested:
@@ -192,9 +219,9 @@ def _learner(parent: Path, config: RunConfig, model: Model, outputs: int) -> tup
     return learner, path
 
 
-def _fingerprint(source: Path, data: Dataset, tested: Split) -> str:
+def _fingerprint(source: Path, data: Dataset, tested: str) -> str:
     """Of all that the result depends on besides the config: the new data, what is tested, and the parent."""
     digest = hashlib.sha256(source.read_bytes())
     digest.update(data.fingerprint().encode())
-    digest.update(replace(data, test=tested).fingerprint().encode())
+    digest.update(tested.encode())
     return digest.hexdigest()

@@ -28,7 +28,7 @@ from .history import NAME as HISTORY
 from .history import Extent, History
 from .lock import NAME as LOCK_NAME
 from .lock import Lock, locked
-from .result import Diverged, Point, Result, Seconds, as_json, read_result, read_stopped
+from .result import Diverged, Lesson, Point, Result, Seconds, as_json, read_result, read_stopped
 
 FILES = ("config.json", "result.json", "stopped.json")
 RECALLED, CURVES = "recalled.png", "curves.png"  # pictures, which observers draw
@@ -60,6 +60,10 @@ class RunStatus:
     seconds: Seconds = field(default_factory=Seconds)
     parent: str = ""
     """The folder of the run that this one goes on from, if any."""
+    lessons: list[Lesson] = field(default_factory=list)
+    """Then all that is learned by its end, the first day first."""
+    tested: str = ""
+    """And the fingerprint of all that is tested."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from ..data import Dataset, Split
-from ..errors import DivergedError, InterruptedRunError, StoppedError, WriteError, one_line
+from ..errors import DivergedError, InputError, InterruptedRunError, StoppedError, WriteError, one_line
 from ..learners.base import Learner
 from ..metrics import average_accuracy, forgetting, task_accuracy
 from ..recall.batch import Recalled
@@ -31,6 +31,7 @@ from .model import save_model
 from .result import Diverged, MemoryCount, Point, Result, Seconds, check_curve
 
 CURVE_IMAGES = 1000  # of a test within a task
+OUR_COLUMNS = ("step", "task")  # of history.csv
 KEPT_FEATURES = 50_000_000  # of all tested images: 200 MB
 TEST_PIXELS = 100_000  # few enough for feature maps to stay in cache
 
@@ -132,6 +133,11 @@ class RunLoop:
             self.status.steps += 1
             with _watch(self.status.seconds, "train"):
                 numbers = self._observe(x, y)
+            if not numbers.keys().isdisjoint(OUR_COLUMNS):
+                raise InputError(
+                    f"{type(self.learner).__name__}.learn returned a number called {' or '.join(OUR_COLUMNS)}, which "
+                    "history.csv has already; give it another name"
+                )
             self.history.add({"step": self.status.steps, "task": number} | numbers)
             self.observer.step(self.status.steps, self.total, number, numbers)
             if self.status.steps < self.total:
@@ -238,7 +244,8 @@ class RunLoop:
         tested = {ended, ended - (then.steps in ends)}  # a checkpoint at the end of a task may precede its test
         if not (0 < then.steps <= self.total and len(then.matrix) in tested):
             raise ValueError("steps and tests do not add up")
-        if history.step != then.steps or history.size <= 0:
+        lost = (history.step, history.size) == (0, 0)  # and nothing was learned since
+        if not lost and (history.step != then.steps or history.size <= 0):
             raise ValueError("not the history of these steps")
         if len(then.matrix) == len(ends):
             raise ValueError("there is nothing left to do")
@@ -288,6 +295,8 @@ class RunLoop:
             | {"cores": str(os.cpu_count()), "device": status.config.device, "threads": str(status.threads)},
             data=status.data,
             parent=status.parent,
+            lessons=status.lessons,
+            tested=status.tested,
             curve=status.curve,
             tasks=[[self.classes[label] for label in task.classes] for task in self.stream],
             left_out=self.left_out,

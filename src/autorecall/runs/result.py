@@ -61,6 +61,17 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Lesson:
+    """Data that were learned, and how they were read, so that they are known again."""
+
+    data: str
+    """Their fingerprint."""
+    test_share: float | None = None
+    val_share: float | None = None
+    skip_broken: bool = False
+
+
+@dataclass(frozen=True)
 class Result:
     """What a run found; `result.json` holds these fields."""
 
@@ -81,6 +92,10 @@ class Result:
     """Accuracy over training: of all test images at the end of a task, of a part of them in between."""
     parent: str = ""
     """The folder of the run that this one went on from, if any."""
+    lessons: list[Lesson] = field(default_factory=list)
+    """Of a run that went on from another: all that was learned before it and by it, the first day first."""
+    tested: str = ""
+    """Of such a run, the fingerprint of all that was tested."""
     tasks: list[list[str]] = field(default_factory=list)
     """The names of each task's classes; earlier results have none."""
     left_out: int = 0
@@ -91,6 +106,8 @@ class Result:
             raise DataError("result.accuracy_matrix is not square; expected a row and a column for every task")
         if self.tasks and len(self.tasks) != len(self.accuracy_matrix):
             raise DataError(f"result.tasks has {len(self.tasks)} tasks; expected {len(self.accuracy_matrix)}")
+        if not all(self.tasks):
+            raise DataError("result.tasks has a task without classes; expected the name of one at least")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from .loop import Observer, RunLoop, few_of_each_class
 from .result import Result
 
 VERSIONS = ("torch", "numpy")
+MOST_TASKS = 1000  # every test has a number for each: with more, files would outgrow what is read (storage/files.py)
 
 
 def run(
@@ -57,6 +58,10 @@ def run(
     # Batches are small: a network is no faster on many threads, and with half of them another can run alongside.
     with own_random_state(config.seed), limited_threads(max(1, threads // 2)):
         stream = Stream(dataset, config.stream, config.fraction, config.seed)
+        if len(stream) > MOST_TASKS:
+            raise ConfigError(
+                f"the stream has {len(stream):,} tasks; expected {MOST_TASKS:,} at most, as all are tested after each"
+            )
         learner = build_learner(config, dataset, stream)
         tested = getattr(dataset, config.split)
         _check_tested(tested, stream, config, dataset.classes)

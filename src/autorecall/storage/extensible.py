@@ -34,13 +34,23 @@ class NotImported:
     """network or learner."""
     values: Mapping[str, object]
 
+    @property
+    def name(self) -> str:
+        """What the class is called in files."""
+        return next(str(self.values[tag]) for tag in ("kind", "method") if tag in self.values)
+
     def build(self, *_: object) -> NoReturn:
         """Refuse: a file alone must not make a program import anything."""
-        name = next(str(self.values[tag]) for tag in ("kind", "method") if tag in self.values)
+        name = self.name
         refused = f"the {self.part} of this run is {brief(name)}, which is not autorecall's own"
-        if not PATH.fullmatch(name) or name.startswith("__main__:"):
+        if not can_be_imported(name):
             raise ConfigError(f"{refused}; use it from the Python program that defines it")
         raise ConfigError(f"{refused}, and a file alone imports nothing; if you trust it, add --{self.part} {name}")
+
+
+def can_be_imported(name: str) -> bool:
+    """Whether this is a class of a module, by its name in files, and not one of autorecall's own or of a program."""
+    return PATH.fullmatch(name) is not None and not name.startswith("__main__:")
 
 
 def refuse_not_imported(*parts: object) -> None:

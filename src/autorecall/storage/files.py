@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from ..errors import AutorecallError, ConfigError, DataError, UnreadableError, WriteError
 
-LARGEST_JSON = 16 * 2**20  # our own files stay far below; anything larger is not ours
+LARGEST_JSON = 64 * 2**20  # the result of 1,000 tasks has less; anything larger is not ours
 _OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # where there are pipes to wait for
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
@@ -32,6 +32,20 @@ def writing(place: str) -> Iterator[None]:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically: after a crash or a power cut, either the old or the new file is there."""
     write_chunks(path, [content])
+
+
+def place_to_write(path: Path) -> Path:
+    """Where a file goes that a person named: a link is followed, and anything but a file or nothing is refused."""
+    try:
+        path = path.resolve() if path.is_symlink() else path
+        found = path.stat() if path.exists() else None
+    except (OSError, RuntimeError) as error:  # a link to itself
+        raise ConfigError(
+            f"cannot write {path}: {getattr(error, 'strerror', error)}; give the name of a file"
+        ) from error
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{path} is {kind_of(found)}; give the name of a file to write")
+    return path
 
 
 def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:

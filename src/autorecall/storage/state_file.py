@@ -24,7 +24,7 @@ from .state import State, mapping
 
 CONTAINER = "autorecall state 1"
 LARGEST = 16 * 2**30  # bytes; a file is read as a whole
-LARGEST_HEADER = 16 * 2**20  # bytes, read before anything is known about the file
+LARGEST_HEADER = 64 * 2**20  # bytes, read before anything is known about the file
 
 
 def write_state(path: Path, state: State) -> None:

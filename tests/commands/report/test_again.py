@@ -13,6 +13,7 @@ from autorecall.commands.rows import Run, read_run
 from autorecall.commands.run import parse
 from autorecall.config import RunConfig
 from autorecall.presets import PRESETS, changes
+from autorecall.storage.extensible import NotImported
 from autorecall.storage.schema import with_field
 
 from ..worlds import result
@@ -75,3 +76,13 @@ def test_a_run_that_went_on_or_came_from_python_says_so() -> None:
     config = PRESETS["mnist/arm"].config
     assert command_for(run_of("mnist/arm", config, parent="a b")) == "autorecall learn 'a b' --data DATA"
     assert command_for(run_of("mnist/arm", with_field(config, "dataset", "arrays"))) is None
+
+
+def test_what_is_a_users_own_is_imported_and_read_again() -> None:
+    config = with_field(PRESETS["mnist/arm"].config, "dataset", "folder")
+    own = dataclasses.replace(config, network=NotImported("network", {"kind": "mynet:small"}))  # type: ignore[arg-type]
+    words = "autorecall run --config runs/x/config.json --network mynet:small --data DATA"
+    assert command_for(run_of("mnist/arm", own)) == words
+    assert command_for(run_of("mnist/arm", own, parent="a")) == "autorecall learn a --data DATA --network mynet:small"
+    lost = dataclasses.replace(config, network=NotImported("network", {"kind": "__main__:Net"}))  # type: ignore[arg-type]
+    assert command_for(run_of("mnist/arm", lost)) is None

@@ -267,6 +267,12 @@ def test_bytes_are_on_a_logarithmic_axis_and_nothing_stands_apart() -> None:
     assert heights == sorted(heights, reverse=True)
 
 
+def test_methods_that_know_nothing_stand_on_the_floor() -> None:
+    dots = [Dot(name, 0.0, 0.0, size, "numbers", True, None, name, "#row-0") for name, size in (("a", 10), ("b", 100))]
+    chart = scatter("", dots, False)
+    assert {each.y for each in dots} == {chart.frame.floor} == {tick.at for tick in chart.y_ticks}
+
+
 def test_labels_do_not_cover_each_other() -> None:
     dots = [dot(f"method-{place}", 50 + place, 1_000_000 + 1000 * place) for place in range(9)]
     scatter("", dots, False)

@@ -74,7 +74,7 @@ def scatter(title: str, dots: list[Dot], folded: bool) -> Scatter:
     start = 0.14 if none is not None else 0.03
     highest = max(max(dot.accuracy + dot.spread, dot.paper or 0) for dot in dots)
     y_ticks = [tick for tick in rounded_ticks(0, min(100.0, highest * 1.04), 5) if tick <= 100]
-    top = min(100.0, max(y_ticks[-1], highest))
+    top = min(100.0, max(y_ticks[-1], highest)) or 1.0  # where all have 0
 
     def across(count: float) -> float:
         return frame.x(start + (0.97 - start) * (math.log10(count) - first) / (end - first))
