@@ -277,8 +277,8 @@ def test_tests_of_another_shape_are_refused(say: Say, place: Path) -> None:
 
 def test_seeds_that_learned_the_same_days_are_one_row(say: Say, place: Path) -> None:
     """And other days are another row, though the last one is the same."""
-    for day, seed in (("monday", 0), ("sunday", 3)):
-        noise(place / f"{day}.npz", [0, 1] * 10, ["cat", "dog"], seed=seed)
+    for day, drawn in (("monday", 0), ("sunday", 3)):
+        noise(place / f"{day}.npz", [0, 1] * 10, ["cat", "dog"], seed=drawn)
     noise(place / "tuesday.npz", [0] * 10, ["owl"], seed=1)
     for day, seed in (("monday", "0"), ("monday", "1"), ("sunday", "2")):
         words = ["--data", f"{day}.npz", "--seed", seed, "--curve-points", "0", "--out", f"{day}{seed}"]
