@@ -116,6 +116,29 @@ def test_changes_that_help_do_not_matter_most(tmp_path: Path, better: bool) -> N
     assert verdict == ("no" if better else "yes")
 
 
+def test_whole_streams_come_before_a_tenth_once_all_their_runs_are_there(tmp_path: Path) -> None:
+    """On a tenth, low λ3 prefers recent classes and two recalls suppress the other tasks; on the whole, neither."""
+    recent, twice = "Low λ3 prefers recent classes", "Two recalls per step keep the first task and suppress the others"
+
+    def runs(fraction: float) -> list[Row]:  # one recall per step is the last row of `history`
+        return [*STUDIES["history"].rows(1, fraction), STUDIES["suppressed"].rows(1, fraction)[1]]
+
+    for row in runs(0.1):
+        suppressed = row.label == "two recalls per step"
+        last = [80.0, 0, 0, 0, 0] if suppressed else [30.0] * TASKS
+        write_known(tmp_path, row, last, None if row.label == "λ3 = 1" else 0)
+    for row in runs(1.0):
+        lines = found(tmp_path)
+        assert lines[twice][1] == "yes"
+        write_known(tmp_path, row, [30.0] * TASKS, 0)
+    assert lines[recent][0].startswith("CIFAR10: ")
+    assert lines[recent][1] == "no"
+    assert lines[twice][0].startswith("CIFAR10, a tenth: ")
+    words, verdict = found(tmp_path)[twice]
+    assert words.startswith("CIFAR10: from one to two, the first task goes from 30 to 30 %")
+    assert verdict == "no"
+
+
 def test_a_shortened_stream_is_named(tmp_path: Path) -> None:
     for row in STUDY.rows(1, 0.02):
         if row.label in ("ARM", "two recalls per step"):

@@ -186,8 +186,11 @@ class Diversity(Study):
             _draw_optimum(axes[name], curve, classes, colour)
             for weight, accuracy in curve.points:
                 lines.append([name, classes.removesuffix(" classes"), f"{weight:g}", curve.seeds, accuracy])
-        for name, ax in axes.items():
-            ax.set_title(name, fontsize=10)
+        for dataset, name in DATASETS.items():
+            if name not in axes:
+                continue
+            ax = axes[name]
+            ax.set_title(part_of(name, share_of(dataset, fraction)), fontsize=10)
             ax.set_xlabel("weight of diversity λ3")
             ax.legend(fontsize=7)
             drawing.tidy(ax)

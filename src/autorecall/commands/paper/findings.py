@@ -82,6 +82,12 @@ def _tenth(fraction: float) -> str:
     return named("cifar10", share_of("cifar10", fraction))
 
 
+def _longest(study: Study, place: Place, seeds: int, fraction: float) -> float:
+    """All of the stream that was asked for, if the study's runs on CIFAR10 are there, and else a tenth."""
+    whole = all(place.runs(row) for row in study.rows(seeds, fraction))
+    return fraction if whole else share_of("cifar10", fraction)
+
+
 def recalled_by_task(run: Run, during: int) -> NDArray[np.float64]:
     """The share of each task's classes among the images recalled during a task, which counts from 0."""
     shares = class_history(run)
@@ -184,7 +190,8 @@ def _smoothing(place: Place, seeds: int, fraction: float) -> Evidence | None:
 
 def _twice(place: Place, seeds: int, fraction: float) -> Evidence | None:
     """What one and two recalls per step leave of the first task and of the others."""
-    rows = Suppressed().rows(seeds, share_of("cifar10", fraction))
+    part = _longest(Suppressed(), place, seeds, fraction)
+    rows = Suppressed().rows(seeds, part)
     ends = [
         np.mean([run.result.accuracy_matrix[-1] for run in runs], axis=0) for row in rows if (runs := place.runs(row))
     ]
@@ -192,7 +199,7 @@ def _twice(place: Place, seeds: int, fraction: float) -> Evidence | None:
         return None
     (first, *others), (first_twice, *others_twice) = ends
     words = (
-        f"{_tenth(fraction)}: from one to two, the first task goes from {first:.0f} to {first_twice:.0f} %, "
+        f"{named('cifar10', part)}: from one to two, the first task goes from {first:.0f} to {first_twice:.0f} %, "
         f"the others from {fmean(others):.1f} to {fmean(others_twice):.1f} %"
     )
     return Evidence(words, fmean(others_twice) < fmean(others) and first_twice > first)
@@ -228,8 +235,8 @@ def _diversity_and_classes(place: Place, seeds: int, fraction: float) -> Evidenc
 
 def _low_diversity_is_recent(place: Place, seeds: int, fraction: float) -> Evidence | None:
     """The share of the latest earlier task, while the last three tasks are learned."""
-    found = {}
-    for row in History().rows(seeds, share_of("cifar10", fraction)):
+    part, found = _longest(History(), place, seeds, fraction), {}
+    for row in History().rows(seeds, part):
         for run in place.runs(row):
             shares = [recalled_by_task(run, task) for task in range(2, len(run.result.accuracy_matrix))]
             found[row.label] = fmean(share[task - 1] / share[:task].sum() for task, share in enumerate(shares, start=2))
@@ -238,7 +245,7 @@ def _low_diversity_is_recent(place: Place, seeds: int, fraction: float) -> Evide
         return None
     words = ", ".join(f"{100 * value:.0f} % at {label}" for label, value in found.items())
     return Evidence(
-        f"{_tenth(fraction)}: the task before the present one has {words} of what is recalled of earlier tasks",
+        f"{named('cifar10', part)}: the task before the present one has {words} of what is recalled of earlier tasks",
         found[labels[0]] > found[labels[-1]],
     )
 
