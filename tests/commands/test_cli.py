@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 
 import pytest
 
 from autorecall import cli
+from autorecall.commands.words import chosen_from
 
 from .worlds import FILES, Said, Say, files, program, refused, without_reader
 
@@ -44,6 +46,27 @@ def test_every_command_explains_itself(say: Say, place: Path, command: str) -> N
     assert (said.code, said.err) == (0, "")
     assert f"usage: autorecall {command}" in said.out
     assert files(place) == set()
+
+
+@dataclass
+class Options:
+    """What it is for.
+
+    autorecall one
+    autorecall two
+    """
+
+    number: int = 1
+    """A sentence that goes on
+    (without a break)."""
+
+
+def test_help_keeps_sentences_in_one_piece_and_examples_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        chosen_from(Options, "autorecall", ["--help"])
+    printed = capsys.readouterr().out
+    assert "A sentence that goes on (without a break)." in printed
+    assert "\n  autorecall one\n  autorecall two\n" in printed
 
 
 def test_escape_codes_do_not_reach_the_terminal(say: Say) -> None:

@@ -21,7 +21,7 @@ from ..own import blamed
 from ..runs.model import Model, load_model
 from ..storage.files import place_to_write, write_bytes
 from .text import printable
-from .words import harmless
+from .words import chosen_from
 
 CLOSE = 1e-4  # of the largest logit
 TRIED = 4  # images
@@ -51,8 +51,7 @@ class Arguments:
 
 def main(arguments: list[str]) -> None:
     """Parse, convert, try, write."""
-    with harmless(arguments):
-        chosen = tyro.cli(Arguments, prog="autorecall export", args=arguments)
+    chosen = chosen_from(Arguments, "autorecall export", arguments)
     if find_spec("onnx") is None:
         raise ConfigError("the package onnx is not installed; use pip install 'autorecall[onnx]'")
     target = place_to_write(chosen.onnx)

@@ -30,7 +30,7 @@ from .run import Bar, print_result
 from .signals import watched
 from .source import report_left_out, report_unread
 from .text import complain, printable
-from .words import harmless
+from .words import chosen_from
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Arguments:
     autorecall learn runs/folder/arm/seed-0 --data tuesday
     autorecall learn runs/folder/arm/seed-0+tuesday --data wednesday --test-data all-tests
 
-    The result is a run of its own, which names its parent, can be used with `autorecall predict`, and gone on from. It
+    The result is a run of its own, which names its parent, can be used with `autorecall predict`, and can itself be
+    continued. It
     tests what is known of the new classes, and of the others if there are images to test them. To resume an interrupted
     one, give the same command again.
     """
@@ -79,8 +80,7 @@ class Arguments:
 
 def main(arguments: list[str]) -> None:
     """Parse, learn, report."""
-    with harmless(arguments):
-        chosen = tyro.cli(Arguments, prog="autorecall learn", args=arguments)
+    chosen = chosen_from(Arguments, "autorecall learn", arguments)
     if not chosen.run.is_dir():
         raise DataError(f"there is no folder {chosen.run}; give that of a finished run")
     Own(chosen.network, chosen.learner).imported()

@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> None:
     call(_list, "autorecall list", arguments)
 
 
-def _list(dataset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")] = "") -> None:
+def _list(dataset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[DATASET]")] = "") -> None:
     """Print the presets, one `dataset/method` per line.
 
     Args:

@@ -19,7 +19,7 @@ from ..errors import ConfigError, DataError
 from ..runs.model import AT_ONCE, Model, load_model
 from ..storage.files import place_to_write, write_text
 from .text import complain, printable, spreadsheet
-from .words import harmless
+from .words import chosen_from
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ class Arguments:
 
 def main(arguments: list[str]) -> None:
     """Parse, classify, print."""
-    with harmless(arguments):
-        chosen = tyro.cli(Arguments, prog="autorecall predict", args=arguments)
+    chosen = chosen_from(Arguments, "autorecall predict", arguments)
     table = None if chosen.csv is None else place_to_write(chosen.csv)
     model = load_model(chosen.run, chosen.network)
     if not 1 <= chosen.top <= len(model.classes):

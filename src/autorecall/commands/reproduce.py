@@ -20,7 +20,7 @@ from .output import quiet_console
 from .paper import STUDIES
 from .paper.study import Place
 from .text import printable
-from .words import harmless
+from .words import chosen_from
 
 MOST_SEEDS = 1000
 
@@ -67,8 +67,7 @@ class Arguments:
 
 def main(arguments: list[str]) -> None:
     """Parse, make, write."""
-    with harmless(arguments):
-        chosen = tyro.cli(Arguments, prog="autorecall reproduce", args=arguments)
+    chosen = chosen_from(Arguments, "autorecall reproduce", arguments)
     if not 1 <= chosen.seeds <= MOST_SEEDS:
         raise ConfigError(f"seeds is {chosen.seeds}; expected 1 to {MOST_SEEDS:,}, where 5 means 0 to 4")
     if not (math.isfinite(chosen.fraction) and 0 < chosen.fraction <= 1):

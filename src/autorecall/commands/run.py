@@ -39,7 +39,7 @@ from .process import keep_freed_memory
 from .signals import watched
 from .source import Source, report_left_out, report_unread, source_of
 from .text import complain, printable
-from .words import harmless, silent
+from .words import chosen_from, silent
 
 if TYPE_CHECKING:
     from ..integrations.tensorboard import TensorBoard
@@ -59,7 +59,7 @@ class Arguments:
     and, for methods that recall images, recalled.png. To resume an interrupted run, give the same command again.
     """
 
-    preset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PRESET")]
+    preset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[PRESET]")]
     """The row to run."""
 
     run: Annotated[RunConfig, tyro.conf.arg(name="")]
@@ -227,11 +227,12 @@ def _preset_among(arguments: Sequence[str]) -> str | None:
 
 
 def _parse(arguments: Sequence[str], name: str, config: RunConfig) -> Arguments:
-    with harmless([*arguments, *texts(to_json(config))]), blamed("a setting", SystemExit):
-        return tyro.cli(
+    with blamed("a setting", SystemExit):
+        return chosen_from(
             Arguments,
-            prog="autorecall run",
-            args=arguments,
+            "autorecall run",
+            arguments,
+            texts(to_json(config)),
             default=Arguments(name, config),
             config=(tyro.conf.AvoidSubcommands,),
         )

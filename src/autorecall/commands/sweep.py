@@ -24,7 +24,7 @@ from .output import quiet_console
 from .row_formats import print_rows
 from .rows import Run, grouped
 from .text import printable
-from .words import harmless
+from .words import chosen_from
 from .worker import Job
 
 MOST_RUNS = 10_000
@@ -66,8 +66,7 @@ class Arguments:
 def main(arguments: list[str]) -> None:
     """Parse, make, print."""
     own, passed_on = _split(arguments)
-    with harmless(arguments):
-        chosen = tyro.cli(Arguments, prog="autorecall sweep", args=own)
+    chosen = chosen_from(Arguments, "autorecall sweep", own, arguments)
     check_jobs(chosen.jobs, chosen.ray)
     jobs = list(_jobs(chosen, passed_on))
     if chosen.best and any(job.config.split != "val" for job in jobs):
