@@ -11,7 +11,7 @@ from PIL import Image
 
 from autorecall.commands import drawing
 from autorecall.commands.paper import STUDIES
-from autorecall.commands.paper.figures import binned
+from autorecall.commands.paper.figures import binned, draw_histories
 from autorecall.commands.paper.study import Place, class_history
 from autorecall.commands.rows import read_run
 from autorecall.errors import DataError
@@ -55,6 +55,29 @@ def test_the_history_of_classes_is_empty_where_nothing_was_recalled(tmp_path: Pa
     assert shares.shape == (100, 10)
     assert np.isnan(shares[0]).all()
     assert (shares[1:] == 0.1).all()
+
+
+def test_histories_side_by_side_have_one_scale(tmp_path: Path) -> None:
+    """A share of 0.4 is as bright beside one of 0.9 as that is elsewhere."""
+    runs = []
+    for row, share in zip(STUDIES["history"].rows(1, 1.0), (0.4, 0.9), strict=False):
+        folder = write_run(tmp_path, row.preset, row.config, 20.0)
+        shares = [share, 1 - share, *[0.0] * 8]
+        lines = [f"{step}," + ",".join(map(str, shares)) for step in range(1, 101)]
+        names = ",".join(f"recalled_class_{number}" for number in range(10))
+        (folder / "history.csv").write_text("\n".join([f"step,{names}", *lines, ""]))
+        runs.append(read_run(folder))
+    axes = list(drawing.new_figure(4.0, 2.0).subplots(1, 2))
+    images = draw_histories(axes, runs)
+    assert [image.get_clim() for image in images] == [(0, 0.9)] * 2
+
+
+def test_two_recalls_are_not_shown_without_one_for_contrast(tmp_path: Path) -> None:
+    one, two = STUDIES["suppressed"].rows(1, 1.0)
+    write_run(tmp_path, two.preset, two.config, 20.0)
+    assert STUDIES["suppressed"].write(Place(tmp_path), 1, 1.0) == []
+    write_run(tmp_path, one.preset, one.config, 20.0)
+    assert len(STUDIES["suppressed"].write(Place(tmp_path), 1, 1.0)) == 2
 
 
 def test_bins_keep_the_mean_over_time() -> None:

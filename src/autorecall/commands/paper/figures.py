@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -44,15 +45,16 @@ class Accuracy(Study):
         shown = [dataset for dataset in DATASETS if found[f"{dataset}/naive"] and found[f"{dataset}/arm"]]
         if not shown:
             return []
-        figure = drawing.new_figure(8.5, 2.6 * len(shown))
+        figure = drawing.new_figure(8.5, 2.7 * len(shown))
         axes = figure.subplots(len(shown), 2, squeeze=False, sharey=True)
         for line, dataset in zip(axes, shown, strict=True):
             for ax, method, words in zip(line, ("naive", "arm"), ("without recall", "with recall (ARM)"), strict=True):
                 runs = found[f"{dataset}/{method}"]
                 draw_accuracy(ax, runs, legend=method == "arm")
                 share = share_of_images(runs[0].config, runs[0].result.steps)
-                part = "" if share == 1 else f", {percent(share)}"
-                ax.set_title(f"{DATASETS[dataset]}{part}, {words}", fontsize=10)
+                parts = [] if share == 1 else [percent(share)]
+                title = part_of(f"{DATASETS[dataset]}, {words}", fraction)
+                ax.set_title(f"{title}\n{', '.join([*parts, over_seeds(len(runs))])}", fontsize=9)
             line[0].set_ylabel("accuracy in %")
         for ax in axes[-1]:
             ax.set_xlabel("step")
@@ -78,13 +80,14 @@ class History(Study):
         found = [(row, run) for row in self.rows(seeds, fraction) for run in place.runs(row)]
         if not found:
             return []
-        figure = drawing.new_figure(3.4 * len(found) + 0.6, 3.0)
+        figure = drawing.new_figure(3.4 * len(found) + 0.6, 3.3)
+        figure.suptitle(part_of("CIFAR10", fraction), fontsize=10)
         axes = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
-        for ax, (row, run) in zip(axes, found, strict=True):
-            image = draw_history(ax, run)
+        images = draw_histories(axes, [run for _, run in found])
+        for ax, (row, _) in zip(axes, found, strict=True):
             ax.set_title(row.label, fontsize=10)
         label_classes(axes[0])
-        figure.colorbar(image, ax=list(axes), label="share of the recalled images", shrink=0.9)
+        figure.colorbar(images[0], ax=list(axes), label="share of the recalled images", shrink=0.9)
         return drawing.save(figure, place.stem(self.name, fraction))
 
 
@@ -100,14 +103,16 @@ class Suppressed(Study):
         return [Row.of(label, name, 1, fraction, draw_curve=True) for label, name in rows]
 
     def write(self, place: Place, seeds: int, fraction: float) -> list[Path]:
-        """A row each: which classes are recalled, and the accuracy of tasks."""
-        found = [(row, run) for row in self.rows(seeds, fraction) for run in with_curves(place.runs(row))]
-        if not found:
+        """A row each: which classes are recalled, and the accuracy of tasks; one without the other says nothing."""
+        rows = self.rows(seeds, fraction)
+        found = [(row, run) for row in rows for run in with_curves(place.runs(row))]
+        if len(found) < len(rows):
             return []
-        figure = drawing.new_figure(8.5, 2.9 * len(found))
+        figure = drawing.new_figure(8.5, 2.9 * len(found) + 0.3)
+        figure.suptitle(part_of("CIFAR10", fraction), fontsize=10)
         axes = figure.subplots(len(found), 2, squeeze=False)
-        for line, (row, run) in zip(axes, found, strict=True):
-            image = draw_history(line[0], run)
+        images = draw_histories(list(axes[:, 0]), [run for _, run in found])
+        for line, image, (row, run) in zip(axes, images, found, strict=True):
             label_classes(line[0])
             figure.colorbar(image, ax=line[0], label="share of the recalled images")
             draw_accuracy(line[1], [run])
@@ -181,9 +186,11 @@ class Diversity(Study):
         figure = drawing.new_figure(3.4 * len(shown) + 0.4, 3.2)
         axes = dict(zip(shown, figure.subplots(1, len(shown), squeeze=False)[0], strict=True))
         lines: list[list[Cell]] = []
+        many = Counter(stream.partition(", ")[0] for stream in curves)
         for (stream, curve), colour in zip(curves.items(), drawing.colours(len(curves)), strict=True):
             name, _, classes = stream.partition(", ")
-            _draw_optimum(axes[name], curve, classes, colour)
+            place_among = len(axes[name].containers) - (many[name] - 1) / 2
+            _draw_optimum(axes[name], curve, f"{classes}, {over_seeds(curve.seeds)}", colour, place_among)
             for weight, accuracy in curve.points:
                 lines.append([name, classes.removesuffix(" classes"), f"{weight:g}", curve.seeds, accuracy])
         for dataset, name in DATASETS.items():
@@ -211,10 +218,10 @@ def _over(accuracies: Mapping[int, float], seeds: Iterable[int]) -> Figure:
     return found
 
 
-def _draw_optimum(ax: Axes, curve: Curve, label: str, colour: str) -> None:
+def _draw_optimum(ax: Axes, curve: Curve, label: str, colour: str, shift: float) -> None:
     weights, values = [weight for weight, _ in curve.points], [figure.value for _, figure in curve.points]
     spread = [figure.spread or 0.0 for _, figure in curve.points]
-    beside = [weight * 1.08 ** len(ax.containers) for weight in weights]  # so that spreads do not cover each other
+    beside = [weight * 1.08**shift for weight in weights]  # so that spreads do not cover each other
     ax.errorbar(beside, values, yerr=spread, color=colour, marker="o", markersize=4, capsize=2, label=label)
     best = weights.index(curve.best)
     ax.plot(beside[best], values[best], marker="*", markersize=15, color=colour, markeredgecolor="black", zorder=9)
@@ -241,20 +248,30 @@ def draw_accuracy(ax: Axes, runs: Sequence[Run], legend: bool = True) -> None:
     drawing.draw_tasks(ax, _steps(runs[0]), accuracies, ends, legend)
 
 
-def draw_history(ax: Axes, run: Run) -> AxesImage:
-    """Classes against time; the brighter, the more of the recalled images."""
-    shares = class_history(run)
-    steps, classes = shares.shape
-    image = ax.imshow(
-        binned(shares, min(BINS, steps)).T,
-        aspect="auto",
-        cmap=drawing.DENSITY,
-        vmin=0,
-        interpolation="nearest",
-        extent=(0, steps, classes - 0.5, -0.5),
-    )
-    ax.set_xlabel("step")
-    return image
+def over_seeds(seeds: int) -> str:
+    """How many runs a curve is the mean of."""
+    return "one seed" if seeds == 1 else f"{seeds} seeds"
+
+
+def draw_histories(axes: Sequence[Axes], runs: Sequence[Run]) -> list[AxesImage]:
+    """Classes against time; the brighter, the more of the recalled images, by the same scale in all of them."""
+    histories = [class_history(run) for run in runs]
+    densities = [binned(shares, min(BINS, len(shares))) for shares in histories]
+    brightest = max(density.max() for density in densities)
+    images = []
+    for ax, density, (steps, classes) in zip(axes, densities, (shares.shape for shares in histories), strict=True):
+        image = ax.imshow(
+            density.T,
+            aspect="auto",
+            cmap=drawing.DENSITY,
+            vmin=0,
+            vmax=brightest,
+            interpolation="nearest",
+            extent=(0, steps, classes - 0.5, -0.5),
+        )
+        ax.set_xlabel("step")
+        images.append(image)
+    return images
 
 
 def label_classes(ax: Axes) -> None:

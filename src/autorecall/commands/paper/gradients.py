@@ -127,7 +127,9 @@ class Gradients(KeptStudy):
         return written
 
     def _draw(self, place: Place, fraction: float, found: dict[str, Correlations]) -> list[Path]:
-        figure = drawing.new_figure(8.0, 2.6 * len(found))
+        figure = drawing.new_figure(8.0, 2.6 * len(found) + 0.3)
+        images = next(iter(found.values())).images
+        figure.suptitle(f"mean ± standard deviation over {images:,} recalled images", fontsize=10)
         axes = figure.subplots(len(found), 2, squeeze=False, sharey=True)
         for line, (dataset, measured) in zip(axes, found.items(), strict=True):
             for ax, kind in zip(line, KINDS, strict=True):
