@@ -56,6 +56,13 @@ def test_markdown_escapes_what_would_break_the_table() -> None:
     ]
 
 
+def test_columns_of_numbers_end_at_the_right_and_words_begin_at_the_left() -> None:
+    rows = [["a", "26.4 ± 1.2", "yes", None], ["b", Figure(1.0), "CIFAR10: 3 of 4 gain", 2]]
+    table = Table("T", ("row", "published", "words", "count"), rows)
+    assert table.markdown().splitlines()[3] == "|---|---:|---|---:|"
+    assert r"\begin{tabular}{lrlr}" in table.latex()
+
+
 def test_latex_escapes_what_would_break_the_table() -> None:
     text = TABLE.latex()
     assert r"\caption{A \& B. 100 \% of $\lambda$3. * The mean lies outside" in text

@@ -58,6 +58,11 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = field(default=())
 
+    def _numeric(self) -> list[bool]:
+        """Which columns hold nothing but numbers, and so end at the right; the first one names its row."""
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.header)
+        return [False, *(all(map(_is_number, column)) for column in columns[1:])]
+
     def _notes(self) -> list[str]:
         marked = any(isinstance(cell, Figure) and cell.marked for row in self.rows for cell in row)
         return [*self.notes, *([OUTSIDE] if marked else [])]
@@ -66,7 +71,7 @@ class Table:
         """For the docs."""
         lines = [
             "| " + " | ".join(map(in_markdown, self.header)) + " |",
-            "|---" + "|---:" * (len(self.header) - 1) + "|",
+            "".join("|---:" if numeric else "|---" for numeric in self._numeric()) + "|",
             *("| " + " | ".join(in_markdown(_text(cell)) for cell in row) + " |" for row in self.rows),
         ]
         notes = "".join(f"\n{in_markdown(note)}\n" for note in self._notes())
@@ -79,7 +84,7 @@ class Table:
             "\\begin{table}",
             "\\centering",
             f"\\caption{{{_latex(' '.join([self.title + '.', *self._notes()]))}}}",
-            f"\\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
+            f"\\begin{{tabular}}{{{''.join('r' if numeric else 'l' for numeric in self._numeric())}}}",
             "\\toprule",
             " & ".join(map(_latex, self.header)) + " \\\\",
             "\\midrule",
@@ -118,6 +123,15 @@ def signed(value: float, digits: int = 1) -> str:
     ('−1.2', '+0.5', '+0.0')
     """
     return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
+
+
+def _is_number(cell: Cell) -> bool:
+    """Numbers in words count, too, such as those of the paper with their spread.
+
+    >>> [_is_number(cell) for cell in (None, 3, "26.4 ± 1.2", "-", "−0.5*", "10 %", "CIFAR10", "0.1, [0.3]")]
+    [True, True, True, True, True, True, False, False]
+    """
+    return not isinstance(cell, str) or re.fullmatch(r"[\d\s.,:%±+−*/†-]*", cell) is not None
 
 
 def _text(cell: Cell) -> str:
