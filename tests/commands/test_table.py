@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from autorecall.commands.table import Figure, Table
+from autorecall.commands.table import Cell, Figure, Table
 
 TABLE = Table(
     "A & B",
@@ -57,7 +57,7 @@ def test_markdown_escapes_what_would_break_the_table() -> None:
 
 
 def test_columns_of_numbers_end_at_the_right_and_words_begin_at_the_left() -> None:
-    rows = [["a", "26.4 ± 1.2", "yes", None], ["b", Figure(1.0), "CIFAR10: 3 of 4 gain", 2]]
+    rows: list[list[Cell]] = [["a", "26.4 ± 1.2", "yes", None], ["b", Figure(1.0), "CIFAR10: 3 of 4 gain", 2]]
     table = Table("T", ("row", "published", "words", "count"), rows)
     assert table.markdown().splitlines()[3] == "|---|---:|---|---:|"
     assert r"\begin{tabular}{lrlr}" in table.latex()
