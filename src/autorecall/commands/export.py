@@ -36,7 +36,7 @@ class Arguments:
 
     Its input is `images`, any number of them (one at a time for descriptors and patch filters) as floats from 0 to 1 in
     the shape that the run learned, its output `logits`. The metadata has the names of the classes, in their order, as
-    JSON under `classes`. If onnxruntime is there, it is tried on the file, and has to give the same logits.
+    JSON under `classes`. If onnxruntime is installed, it runs the file, which must give the same logits.
     """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]

@@ -57,8 +57,8 @@ class MeanShiftConfig(LearnerConfig):
     """Share of the covariance over all classes in the covariance of each, for spread class."""
 
     real_loss: Literal["all", "present"] = "all"
-    """all: real images are told apart from all classes. present: only from those in their batch; recalled ones are
-    told apart from all classes either way."""
+    """all: the loss on real images is over all classes. present: only over the classes in their batch; for recalled
+    images it is over all classes either way."""
 
     fewest_images: int = 2
     """Images of a class that must have been seen before it is recalled: the mean of a single one is that image."""
