@@ -89,7 +89,7 @@ class Arguments:
     """Train with a method of your own: a class derived from LearnerConfig, whose fields become options."""
 
     pictures: bool = False
-    """Draw recalled.png from data of your own as well; it shows some of the last images, and what recall made of them."""
+    """Draw recalled.png from data of your own, too: some of the last images, and what recall made of them."""
 
     tensorboard: bool = False
     """Write event files for TensorBoard to the folder tensorboard of the run (needs the package tensorboard)."""
