@@ -10,10 +10,11 @@ from autorecall.commands import costs, many
 from autorecall.commands.paper import STUDIES
 from autorecall.commands.paper.study import Place, Row, Study, write_table
 from autorecall.commands.table import Cell, Figure, Table
+from autorecall.commands.worker import Job
 from autorecall.data import mnist
 from autorecall.data.mnist import load_embedded
 
-from .worlds import Say
+from .worlds import Say, result, store
 
 
 class Small(Study):
@@ -81,6 +82,10 @@ def test_a_run_that_diverges_does_not_keep_the_table_from_being_written(
         assert "1 of 2 runs diverged: results/mnist/naive+learning_rate=1e" in said.out
         assert "| naive | 1 |" in (place / "results" / "paper" / "small.md").read_text()
         (place / "results" / "paper" / "small.md").unlink()
+    said = say("reproduce", "small", "--seeds", "1", "--no-make-runs")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("1 of 2 runs diverged: results/mnist/naive+learning_rate=1e")
+    assert "missing" not in said.out
     listed = say("reproduce", "small", "--list", "--seeds", "1").out
     assert "│ 2    │ 0       │ -" in listed
 
@@ -91,6 +96,41 @@ def test_without_making_runs_there_must_be_some(say: Say, place: Path) -> None:
     assert said.code == 2
     assert "too few runs for small" in said.err
     assert list(place.iterdir()) == []
+
+
+class Several(Small):
+    """Three rows."""
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        rates = (0.05, 0.1, 0.2)
+        return [
+            Row.of(f"rate {rate}", "mnist/naive", seeds, fraction, {"learner.learning_rate": rate}) for rate in rates
+        ]
+
+
+def test_what_is_made_from_a_part_of_its_runs_says_so(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Several()
+    monkeypatch.setitem(STUDIES, "several", study)
+    jobs = [job for row in study.rows(2, 1.0) for job in Place(Path("results")).jobs([row])]
+
+    def said(*words: str) -> list[str]:
+        done = say("reproduce", *words, "--no-make-runs")
+        assert (done.code, done.err) == (0, "")
+        return [line for line in done.out.splitlines() if not line.startswith("wrote ")]
+
+    def had(job: Job) -> None:
+        store(place / job.folder, result(job.preset, job.config.seed), job.config)
+
+    had(jobs[2])
+    ending = "; it is made from those that there are"
+    assert said("several", "--seeds", "2") == [
+        f"several: 5 of 6 runs are missing (rate 0.05, rate 0.1, rate 0.2){ending}"
+    ]
+    assert said("several", "--seeds", "1") == [f"several: 2 of 3 runs are missing (rate 0.05, rate 0.2){ending}"]
+    for job in (jobs[0], jobs[1], jobs[4], jobs[5]):
+        had(job)
+    assert said("several", "--seeds", "2") == [f"several: 1 of 6 runs is missing (rate 0.1){ending}"]
+    assert said("several", "--seeds", "1") == []
 
 
 def test_the_list_names_all_studies_with_a_time(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
