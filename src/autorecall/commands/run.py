@@ -169,7 +169,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
     if place is not None and _option(arguments, "--dataset") is None:
         meant = dataset_meant(place, named, decided=file is not None)
         arguments = arguments if meant is None else [*arguments, "--dataset", meant]
-    own = Own(_option(arguments, "--network"), _option(arguments, "--learner"))
+    own = _own_in(arguments)
     if file is None:
         undecided = _option(arguments, "--dataset") in OWN and own == Own()
         name = named or (COLOUR if undecided else DEFAULT)
@@ -209,14 +209,7 @@ def _preset_among(arguments: Sequence[str]) -> str | None:
     for name in dict.fromkeys(word for word in words if word in PRESETS):
         # It may be the value of an option, such as --out mnist/arm: then it is neither the preset nor left over.
         try:
-            with silent():
-                parsed, unknown = tyro.cli(
-                    Arguments,
-                    args=words,
-                    default=Arguments("", PRESETS[name].config),
-                    config=(tyro.conf.AvoidSubcommands,),
-                    return_unknown_args=True,
-                )
+            parsed, unknown = _with_unknown(words, Arguments("", PRESETS[name].config))
         except ConfigError:  # in a setting, which is refused again later, aloud
             return name
         except SystemExit:
@@ -224,6 +217,28 @@ def _preset_among(arguments: Sequence[str]) -> str | None:
         if name in (parsed.preset, *unknown):
             return name
     return None
+
+
+def unknown_options(arguments: Sequence[str], name: str) -> list[str]:
+    """Those that a run of this preset does not have; what else may be wrong with these words is heard of later."""
+    config = _own_in(arguments).put_into(preset(name).config)
+    try:
+        _, unknown = _with_unknown(arguments, Arguments(name, config))
+    except (ConfigError, SystemExit):
+        return []
+    return [word.partition("=")[0] for word in unknown if word.startswith("--")]
+
+
+def _with_unknown(words: Sequence[str], default: Arguments) -> tuple[Arguments, list[str]]:
+    """What the words say, and those of them that say nothing."""
+    with silent(), blamed("a setting", SystemExit):
+        return tyro.cli(
+            Arguments, args=words, default=default, config=(tyro.conf.AvoidSubcommands,), return_unknown_args=True
+        )
+
+
+def _own_in(arguments: Sequence[str]) -> Own:
+    return Own(_option(arguments, "--network"), _option(arguments, "--learner"))
 
 
 def _parse(arguments: Sequence[str], name: str, config: RunConfig) -> Arguments:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import tyro
 
@@ -28,6 +28,7 @@ from .words import harmless
 from .worker import Job
 
 MOST_RUNS = 10_000
+Settings: TypeAlias = Sequence[tuple[str, str]]  # options and values of a --set
 OWN = ("--seeds", "--jobs", "--ray", "--best", "--no-best", "-h", "--help")
 
 
@@ -138,10 +139,12 @@ def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
             f"{len(names)} presets, {settings_in_all} settings and {chosen.seeds} seeds are more than {MOST_RUNS:,} "
             "runs; choose fewer"
         )
+    combinations = list(product(*([(name, value) for value in values] for name, values in grid)))
+    for name in names:
+        _refuse_unknown(name, passed_on, combinations[0], alone=len(names) == 1)
     given: dict[str, Job] = {}
-    combinations = product(*([(name, value) for value in values] for name, values in grid))
     for name, settings in product(names, combinations):
-        words = [word for option, value in settings for word in (f"--{option}", *value.split())]
+        words = _words(settings)
         parsed = run_command.parse([name, *passed_on, *words])
         for number in range(chosen.seeds):
             config = parsed.run if seeded else replace(parsed.run, seed=number)
@@ -153,6 +156,20 @@ def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
             if given.setdefault(folder, job) is not job:
                 raise ConfigError(f"two of these runs would go to {folder}; leave one of them out")
     yield from given.values()
+
+
+def _words(settings: Settings) -> list[str]:
+    return [word for option, value in settings for word in (f"--{option}", *value.split())]
+
+
+def _refuse_unknown(preset: str, passed_on: Sequence[str], settings: Settings, alone: bool) -> None:
+    """Refuse an option that the runs of a preset do not have; which ones there are depends on its method."""
+    unknown = run_command.unknown_options([preset, *passed_on, *_words(settings)], preset)
+    if not unknown:
+        return
+    where = "which --set names" if unknown[0] in _words(settings) else "which is given for all runs"
+    leave = "" if alone else "leave the preset out, or "
+    raise ConfigError(f"{preset} has no option {unknown[0]:.80}, {where}; {leave}see `autorecall run {preset} --help`")
 
 
 def _named(patterns: Sequence[str]) -> Iterator[str]:
