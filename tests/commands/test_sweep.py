@@ -111,7 +111,9 @@ def test_every_combination_is_run_once_and_as_if_alone(say: Say, place: Path) ->
         means[row] = statistics.fmean(accuracies)
     assert len(list(place.glob("all/*/*/*/learner.safetensors"))) == 8
     best = max(means, key=lambda row: means[row])
-    assert said.out.splitlines()[-1] == f"best: {best} with {means[best]:.1f} % on the validation images"
+    rate = "0.1" if "learner.learning_rate=0.1" in best else "0.05"
+    name = f"{best.split(' ')[0]} with learner.learning-rate={rate}"
+    assert said.out.splitlines()[-1] == f"best: {name}, {means[best]:.1f} % on the validation images"
     shown = say("show", "all").out
     assert shown in said.out
 
@@ -223,9 +225,39 @@ def test_the_best_has_the_highest_mean_over_seeds(say: Say, place: Path) -> None
     words = ["mnist/naive", "--seeds", "2", "--set", "fraction=0.1,0.2,0.3", "--split", "val"]
     said = say("sweep", *words, "--best")
     assert (said.code, said.err) == (0, "")
-    line = "best: mnist/naive fraction=0.2 split=val with 55.0 % on the validation images"
+    line = "best: mnist/naive with fraction=0.2, 55.0 % on the validation images"
     assert said.out.splitlines()[-1] == line
     assert "best" not in say("sweep", *words).out
+
+
+@pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize(
+    ("words", "best"),
+    [
+        ("--set learner.diversity=1,16", "mnist/arm with learner.diversity=16, 20.5"),  # which is the preset's own
+        ("--set learner.diversity=1,4 --seeds 2", "mnist/arm with learner.diversity=4, 20.0"),
+        ("--set seed=0,1 learner.diversity=1.0,4", "mnist/arm with learner.diversity=4, 20.0"),
+        ("mnist/naive", "mnist/arm, 20.5"),
+        ("--set learner.diversity=1,4,8", "mnist/arm with learner.diversity=8, 20.5"),
+        ("--set learner.diversity=16,8", "mnist/arm with learner.diversity=(8|16), 20.5 .*, and 1 other as good"),
+        (
+            "--set learner.diversity=1,2,8,16",
+            "mnist/arm with learner.diversity=(2|8|16), 20.5 .*, and 2 others as good",
+        ),
+    ],
+)
+def test_the_best_is_named_by_what_was_tried_and_not_alone_if_others_are_as_good(
+    say: Say, place: Path, words: str, best: str
+) -> None:
+    had(place, "mnist/naive", 0, 19.0, split="val")
+    had(place, "mnist/arm", 0, 20.5, split="val")
+    for weight, accuracy in {1.0: 10.0, 2.0: 20.5, 4.0: 20.0, 8.0: 20.5}.items():
+        for seed in (0, 1):
+            had(place, "mnist/arm", seed, accuracy, learner__diversity=weight, split="val")
+    said = say("sweep", "mnist/arm", *words.split(), "--split", "val", "--best")
+    assert (said.code, said.err) == (0, "")
+    image, _, more = best.partition(" .*")
+    assert re.fullmatch(f"best: {image} % on the validation images{more}", said.out.splitlines()[-1])
 
 
 # Finished runs that are not these

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
@@ -22,7 +22,7 @@ from .many import check_jobs, finished, make, say_diverged
 from .matrix import is_own
 from .output import quiet_console
 from .row_formats import print_rows
-from .rows import Run, grouped
+from .rows import Row, Run, grouped
 from .text import printable
 from .words import harmless
 from .worker import Job
@@ -70,7 +70,8 @@ def main(arguments: list[str]) -> None:
     with harmless(arguments):
         chosen = tyro.cli(Arguments, prog="autorecall sweep", args=own)
     check_jobs(chosen.jobs, chosen.ray)
-    jobs = list(_jobs(chosen, passed_on))
+    grid = list(_jobs(chosen, passed_on))
+    jobs, values = [job for job, _ in grid], {Path(job.folder): settings for job, settings in grid}
     if chosen.best and any(job.config.split != "val" for job in jobs):
         raise ConfigError("--best would choose on test images; add --split val")
     console = quiet_console()
@@ -87,11 +88,18 @@ def main(arguments: list[str]) -> None:
     unsafe = {Path(job.folder).parent for job in lost}
     safe = [row for row in rows if unsafe.isdisjoint(run.folder.parent for run in row.runs)]
     if chosen.best and safe:
-        best = max(safe, key=lambda row: row.accuracy.value)
-        said = f"best: {printable(best.name)} with {best.accuracy.value:.1f} % on the validation images"
-        console.print(said, soft_wrap=True)
+        console.print(printable(_best(safe, values)), soft_wrap=True)
     if lost:
         raise StoppedError(say_diverged(lost, len(jobs)))
+
+
+def _best(rows: Sequence[Row], values: Mapping[Path, Settings]) -> str:
+    """The first of the rows with the highest accuracy, by what --set gave its runs."""
+    highest = max(row.accuracy.value for row in rows)
+    best, *others = [row for row in rows if math.isclose(row.accuracy.value, highest)]
+    given = " ".join(f"{name}={value}" for name, value in values[best.runs[0].folder] if name != "seed")
+    more = f", and {len(others)} other{'s' * (len(others) > 1)} as good" if others else ""
+    return f"best: {best.preset}{' with ' * bool(given)}{given}, {highest:.1f} % on the validation images{more}"
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -119,7 +127,8 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
+def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[tuple[Job, Settings]]:
+    """The runs, and what --set gives each."""
     if not 1 <= chosen.seeds <= MOST_RUNS:
         raise ConfigError(f"seeds is {chosen.seeds}; expected 1 to {MOST_RUNS:,}, where 5 means 0 to 4")
     for word in ("--config", "--fresh", "--tensorboard", "--pictures"):
@@ -142,7 +151,7 @@ def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
     combinations = list(product(*([(name, value) for value in values] for name, values in grid)))
     for name in names:
         _refuse_unknown(name, passed_on, combinations[0], alone=len(names) == 1)
-    given: dict[str, Job] = {}
+    given: dict[str, tuple[Job, Settings]] = {}
     for name, settings in product(names, combinations):
         words = _words(settings)
         parsed = run_command.parse([name, *passed_on, *words])
@@ -153,7 +162,7 @@ def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
             own = Own(parsed.network, parsed.learner, str(Path.cwd()))
             keep_learner = parsed.keep_learner or (None if is_own(config.dataset) else False)
             job = Job(name, config, folder, place, keep_learner, own=own)
-            if given.setdefault(folder, job) is not job:
+            if given.setdefault(folder, (job, settings))[0] is not job:
                 raise ConfigError(f"two of these runs would go to {folder}; leave one of them out")
     yield from given.values()
 
