@@ -401,6 +401,20 @@ def test_what_cannot_work_is_refused_in_a_sentence_and_nothing_is_written(
 
 
 @pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize("words", ["sweep mnist/naive", "sweep cifar10/naive", "reproduce mnist", "reproduce --list"])
+def test_a_cluster_without_ray_is_refused_before_data_are_looked_for(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("data were loaded")
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr("autorecall.commands.source.Source.load", load)
+    refused(say(*words.split(), "--ray", "local"), "--ray needs Ray, which is not installed; install autorecall[ray],")
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_worker")
 @pytest.mark.parametrize(
     ("words", "option"),
     [
@@ -461,6 +475,7 @@ def test_runs_that_diverge_on_a_cluster_are_named_by_the_folders_that_were_asked
                 do(progress.job, lambda event, progress=progress: progress.hear(event), stop)  # type: ignore[misc]
 
     monkeypatch.setattr("autorecall.integrations.ray.RayCrew", Here)
+    monkeypatch.setattr("autorecall.integrations.ray.imported", lambda: None)
     config = PRESETS["mnist/naive"].config
     jobs = [
         Job("mnist/naive", with_field(with_field(config, "fraction", 0.02), "learner.learning_rate", rate), folder)

@@ -39,6 +39,10 @@ def check_jobs(at_once: int, ray: str | None) -> None:
         raise ConfigError(f"jobs is {at_once}; expected 1 to {MOST_JOBS:,} runs at a time")
     if ray is not None and at_once > 1:
         raise ConfigError("both --jobs and --ray are given, but Ray makes as many runs as it has cores; leave one out")
+    if ray is not None:
+        from ..integrations.ray import imported
+
+        imported()  # refuses if it is not installed, before data are downloaded
 
 
 def finished(job: Job) -> Result | None:
