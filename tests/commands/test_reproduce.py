@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from autorecall.commands import costs, many
+from autorecall.commands import costs, many, reproduce
 from autorecall.commands.paper import STUDIES
 from autorecall.commands.paper.study import Place, Row, Study, write_table
 from autorecall.commands.table import Cell, Figure, Table
@@ -14,7 +15,7 @@ from autorecall.commands.worker import Job
 from autorecall.data import mnist
 from autorecall.data.mnist import load_embedded
 
-from .worlds import Say, result, store
+from .worlds import Say, refused, result, store
 
 
 class Small(Study):
@@ -193,3 +194,35 @@ def test_estimates_go_by_the_images_that_there_are(tmp_path: Path, monkeypatch: 
     assert costs.share_here("cifar10", tmp_path) == 1
     assert costs.share_here("miniimagenet", tmp_path / "mini-imagenet" / "a") == 1  # none there: of all of it
     assert costs.share_here("miniimagenet", tmp_path / "missing") == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_in_the_way_of_tables_is_refused_before_runs_are_made(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproduce, "make", lambda *_: pytest.fail("runs were made"))
+    (place / "f4").mkdir()
+    (place / "f4" / "paper").touch()
+    way = "is in the way of the folder of tables and figures; choose another --out, or move it aside"
+    refused(say("reproduce", "small", "--out", "f4"), f"f4/paper {way}")
+    refused(say("reproduce", "small", "--out", "f4/paper"), f"f4/paper {way}")
+    (place / "f4" / "paper").unlink()
+    (place / "f4" / "paper").symlink_to("nowhere")
+    refused(say("reproduce", "small", "--out", "f4", "--no-make-runs"), f"f4/paper {way}")
+    (place / "f4" / "paper").unlink()
+    (place / "f4" / "paper").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "paper")  # root may write anywhere
+    refused(say("reproduce", "small", "--out", "f4"), "f4/paper cannot be written to; choose another --out")
+    assert sorted(place.rglob("*")) == [place / "f4", place / "f4" / "paper"]
+
+
+def test_what_is_no_folder_has_no_runs_to_list(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "slowness", lambda: 2.0)
+    (place / "file").touch()
+    (place / "link").symlink_to("nowhere")
+    for name in ("file", "link", "file/below"):
+        sentence = f"{name.split('/')[0]} is in the way of the folder of all runs; choose another --out, or move it"
+        refused(say("reproduce", "--list", "history", "--out", name), sentence)
+    (place / "link").unlink()
+    (place / "link").symlink_to(place)
+    assert say("reproduce", "--list", "history", "--out", "link").code == 0

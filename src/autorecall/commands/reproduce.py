@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ..checks import brief
 from ..errors import ConfigError, DataError
+from ..runs.folder import check_writable, nearest_folder
 from ..torch_state import cores
 from . import costs
 from .many import check_jobs, diverged, finished, make, say_diverged
@@ -85,8 +86,10 @@ def main(arguments: list[str]) -> None:
     console = quiet_console()
     place = Place(chosen.out, chosen.data)
     if chosen.list:
+        nearest_folder(chosen.out, "the folder of all runs")
         _list(console, place, names or list(STUDIES), chosen)
         return
+    check_writable(place.paper, "the folder of tables and figures")
     rows = [row for name in names for row in STUDIES[name].wanted(place, chosen.seeds, chosen.fraction)]
     jobs = place.jobs(rows)
     lost = make(jobs, chosen.jobs, chosen.ray, console) if chosen.make_runs else [job for job in jobs if diverged(job)]

@@ -259,13 +259,24 @@ def _finished(
 
 def check_usable(path: Path) -> None:
     """Refuse a folder that no run could be written to, before another run is made."""
-    there = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
-    if not there.is_dir():
-        raise ConfigError(f"{there} is in the way of a run's folder; choose another --out, or move it aside")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"{there} cannot be written to; choose another --out")
+    check_writable(path, "a run's folder")
     _refuse_foreign(path)
     _refuse_irregular(path)
+
+
+def check_writable(path: Path, what: str) -> None:
+    """Refuse a folder that cannot be written to, or not be made."""
+    there = nearest_folder(path, what)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"{there} cannot be written to; choose another --out")
+
+
+def nearest_folder(path: Path, what: str) -> Path:
+    """This folder, or the first above it that there is; anything else in its place is refused, also a dangling link."""
+    there = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise ConfigError(f"{there} is in the way of {what}; choose another --out, or move it aside")
+    return there
 
 
 def _refuse_foreign(path: Path) -> None:
