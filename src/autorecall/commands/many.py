@@ -15,7 +15,7 @@ from ..config import RunConfig
 from ..data.locate import disk_errors
 from ..errors import AutorecallError, ConfigError, DataError
 from ..presets import changes
-from ..runs.folder import check_usable, read_config
+from ..runs.folder import check_usable, read_config, refuse_foreign
 from ..runs.result import Diverged, Result, read_stopped
 from ..runs.run import device
 from ..storage.files import make_folder
@@ -50,6 +50,7 @@ def finished(job: Job) -> Result | None:
     folder = Path(job.folder)
     if not (folder / "result.json").exists():
         return None
+    refuse_foreign(folder)
     run = read_run(folder)
     stored, found = run.config, run.result
     same = found.preset == job.preset and stored.seed == job.config.seed

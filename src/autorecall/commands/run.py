@@ -24,7 +24,7 @@ from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own, blamed
 from ..presets import DEFAULT, PRESETS, changes, preset, share_of_images
 from ..recall.batch import Recalled
-from ..runs.folder import CURVES, LEARNER, RECALLED, TENSORBOARD, earlier_result, read_config
+from ..runs.folder import CURVES, LEARNER, RECALLED, TENSORBOARD, check_writable, earlier_result, read_config
 from ..runs.loop import Observer
 from ..runs.names import run_folder
 from ..runs.result import Result
@@ -127,6 +127,7 @@ def main(arguments: list[str]) -> None:
         print_matrix(console, config, earlier)
         print_result(console, config, earlier, folder)
         return
+    check_writable(folder)
     keep_freed_memory()
     dataset = source.load(progress=True) if dataset is None else dataset
     report_left_out(dataset)
