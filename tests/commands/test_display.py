@@ -6,10 +6,15 @@ import io
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
-from autorecall.commands.crew import Progress as Made
+from autorecall.commands.crew import Progress
 from autorecall.commands.display import Display, Pace
+from autorecall.commands.matrix import Matrix
+from autorecall.commands.output import Bars
+from autorecall.commands.run import Bar
 from autorecall.commands.worker import Job
 from autorecall.presets import PRESETS
 
@@ -82,10 +87,10 @@ def test_a_run_that_starts_over_is_no_speed_either(clock: Clock) -> None:
     assert pace.seconds_left() is None
 
 
-def resumed(console: Console, folder: Path, clock: Clock) -> tuple[Display, list[Made]]:
+def resumed(console: Console, folder: Path, clock: Clock) -> tuple[Display, list[Progress]]:
     """A display of two runs that another process has made half of."""
     jobs = [Job("mnist/arm", PRESETS["mnist/arm"].config, str(folder / f"seed-{seed}")) for seed in (0, 1)]
-    shown, made = Display(console, jobs, clock), [Made(job, 300, 600, "running") for job in jobs]
+    shown, made = Display(console, jobs, clock), [Progress(job, 300, 600, "running") for job in jobs]
     for each in made:
         shown.told(each, "")
     return shown, made
@@ -104,3 +109,20 @@ def test_the_bar_of_all_runs_says_so(tmp_path: Path, clock: Clock) -> None:
     assert "0 of 2 runs" in line
     assert "50 %" in line
     assert "4:59:00" in line
+
+
+def widths(console: Console, bars: Bars) -> set[int]:
+    with console.capture() as captured:
+        console.print(bars.get_renderable())
+    return {cell_len(Text.from_ansi(line).plain) for line in captured.get().splitlines()}
+
+
+@pytest.mark.parametrize("columns", [200, 80, 40, 3])
+def test_bars_leave_room_for_an_echoed_interrupt(tmp_path: Path, clock: Clock, columns: int) -> None:
+    """Or the line wraps, and a part of it stays above what is printed next."""
+    console = Console(file=io.StringIO(), width=columns, force_terminal=True)
+    shown, _ = resumed(console, tmp_path / ("long" * 40), clock)
+    assert max(widths(console, shown._bars)) <= max(1, columns - 4)
+    bar = Bar(console, "long" * 40, tmp_path, [], Matrix("mnist", [], columns), False)
+    bar.step(3, 600, 1, {"loss": 2.0})
+    assert max(widths(console, bar._progress)) <= max(1, columns - 4)

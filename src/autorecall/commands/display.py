@@ -9,11 +9,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from . import costs
-from .crew import Progress as Made
+from .crew import Progress
+from .output import Bars
 from .text import complain, printable
 from .worker import Job
 
@@ -78,7 +79,7 @@ class Display:
         self._lines: dict[str, TaskID] = {}
         parents = [str(Path(folder).parent) for folder in weights]
         self._common = os.path.commonpath(parents) if len(set(parents)) > 1 else str(Path(parents[0]).parent)
-        self._bars = Progress(
+        self._bars = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f} %"),
@@ -89,7 +90,7 @@ class Display:
         )
         self._all = self._bars.add_task(f"0 of {self._runs} runs", total=1.0, pace=self._pace)
 
-    def told(self, made: Made, sentence: str) -> None:
+    def told(self, made: Progress, sentence: str) -> None:
         """Something happened to a run."""
         if sentence:
             complain(sentence)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from ..checks import brief
@@ -33,7 +33,7 @@ from ..storage.extensible import refuse_not_imported
 from ..storage.schema import texts, to_json
 from ..torch_state import cores
 from .matrix import Matrix, is_own
-from .output import quiet_console
+from .output import Bars, quiet_console
 from .own_data import COLOUR, best_preset, dataset_meant, fitted, why_best
 from .process import keep_freed_memory
 from .signals import watched
@@ -286,7 +286,7 @@ class Bar(Observer):
         self._console, self._title, self._folder, self._classes = console, title, folder, classes
         self._pictures = pictures
         self._matrix, self.rows = matrix, 0
-        self._progress = Progress(
+        self._progress = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
