@@ -126,3 +126,33 @@ def test_bars_leave_room_for_an_echoed_interrupt(tmp_path: Path, clock: Clock, c
     bar = Bar(console, "long" * 40, tmp_path, [], Matrix("mnist", [], columns), False)
     bar.step(3, 600, 1, {"loss": 2.0})
     assert max(widths(console, bar._progress)) <= max(1, columns - 4)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_log_says_now_and_then_how_far_it_is(tmp_path: Path, clock: Clock, terminal: bool) -> None:
+    """On from the middle: what was done before is no news."""
+    file = io.StringIO()
+    shown, made = resumed(Console(file=file, force_terminal=terminal, highlight=False), tmp_path / "arm", clock)
+    for step in range(301, 601):
+        clock.now += 30  # two and a half hours in all
+        for each in made:
+            each.step = step
+            shown.told(each, "")
+    for each in made:
+        each.state = "finished"
+        shown.told(each, "")
+    lines = [f"{done} % done, about {left} left" for done, left in ((60, "2.0 h"), (70, "1.5 h"), (80, "1.0 h"))]
+    lines = [] if terminal else [*lines, "90 % done, about 30 min left"]
+    assert file.getvalue().splitlines() == [*lines, "finished: arm/seed-0", "finished: arm/seed-1"]
+
+
+def test_a_log_of_short_runs_has_only_their_ends(tmp_path: Path, clock: Clock) -> None:
+    file = io.StringIO()
+    shown, made = resumed(Console(file=file), tmp_path / "arm", clock)
+    for each in made:
+        for each.step in range(301, 601):
+            clock.now += 0.1
+            shown.told(each, "")
+        each.state = "finished"
+        shown.told(each, "")
+    assert file.getvalue().splitlines() == ["finished: arm/seed-0", "finished: arm/seed-1"]

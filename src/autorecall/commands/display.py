@@ -18,6 +18,8 @@ from .output import Bars
 from .text import complain, printable
 from .worker import Job
 
+QUIET = 60.0  # seconds without a word in a log
+
 
 class Pace:
     """How much of all runs is done, and how long the rest takes at the pace since the first word about any of them."""
@@ -69,13 +71,14 @@ class TimeLeft(TimeRemainingColumn):
 
 
 class Display:
-    """Told of every change by a crew."""
+    """Told of every change by a crew; in a log instead of a terminal, it says now and then how far all runs are."""
 
     def __init__(self, console: Console, jobs: Sequence[Job], clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
         weights = {os.path.relpath(job.folder): costs.seconds(job.preset, job.config) for job in jobs}
         self._runs, self._ended = len(weights), 0
         self._pace = Pace(weights, clock)
+        self._clock, self._said, self._tenths = clock, clock(), 0
         self._lines: dict[str, TaskID] = {}
         parents = [str(Path(folder).parent) for folder in weights]
         self._common = os.path.commonpath(parents) if len(set(parents)) > 1 else str(Path(parents[0]).parent)
@@ -106,8 +109,24 @@ class Display:
             self._ended += 1
             if folder in self._lines:
                 self._bars.remove_task(self._lines.pop(folder))
-            self._console.print(f"{made.state}: {name}{': ' * bool(made.why)}{printable(made.why)}", soft_wrap=True)
+            self._say(f"{made.state}: {name}{': ' * bool(made.why)}{printable(made.why)}")
         self._bars.update(self._all, completed=self._pace.share, description=f"{self._ended} of {self._runs} runs")
+        if not self._console.is_terminal:
+            self._log()
+
+    def _log(self) -> None:
+        """Of use in a log: rarely, and nothing that was known when this process began."""
+        share, left = self._pace.share, self._pace.seconds_left()
+        tenths = int(10 * share)
+        if left is None:
+            self._tenths = tenths
+        elif tenths > self._tenths and share < 1 and self._clock() - self._said >= QUIET:
+            self._tenths = tenths
+            self._say(f"{100 * share:.0f} % done, about {costs.duration(left)} left")
+
+    def _say(self, line: str) -> None:
+        self._said = self._clock()
+        self._console.print(line, soft_wrap=True)
 
     def __enter__(self) -> Display:
         self._bars.__enter__()
