@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from autorecall.commands import costs, many
+from autorecall.commands import costs, many, reproduce
 from autorecall.commands.paper import STUDIES
 from autorecall.commands.paper.study import Place, Row, Study, write_table
 from autorecall.commands.table import Cell, Figure, Table
+from autorecall.commands.worker import Job
 from autorecall.data import mnist
 from autorecall.data.mnist import load_embedded
 
-from .worlds import Say
+from .worlds import Say, refused, result, store
 
 
 class Small(Study):
@@ -81,6 +83,10 @@ def test_a_run_that_diverges_does_not_keep_the_table_from_being_written(
         assert "1 of 2 runs diverged: results/mnist/naive+learning_rate=1e" in said.out
         assert "| naive | 1 |" in (place / "results" / "paper" / "small.md").read_text()
         (place / "results" / "paper" / "small.md").unlink()
+    said = say("reproduce", "small", "--seeds", "1", "--no-make-runs")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("1 of 2 runs diverged: results/mnist/naive+learning_rate=1e")
+    assert "missing" not in said.out
     listed = say("reproduce", "small", "--list", "--seeds", "1").out
     assert "│ 2    │ 0       │ -" in listed
 
@@ -91,6 +97,41 @@ def test_without_making_runs_there_must_be_some(say: Say, place: Path) -> None:
     assert said.code == 2
     assert "too few runs for small" in said.err
     assert list(place.iterdir()) == []
+
+
+class Several(Small):
+    """Three rows."""
+
+    def rows(self, seeds: int, fraction: float) -> list[Row]:
+        rates = (0.05, 0.1, 0.2)
+        return [
+            Row.of(f"rate {rate}", "mnist/naive", seeds, fraction, {"learner.learning_rate": rate}) for rate in rates
+        ]
+
+
+def test_what_is_made_from_a_part_of_its_runs_says_so(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Several()
+    monkeypatch.setitem(STUDIES, "several", study)
+    jobs = [job for row in study.rows(2, 1.0) for job in Place(Path("results")).jobs([row])]
+
+    def said(*words: str) -> list[str]:
+        done = say("reproduce", *words, "--no-make-runs")
+        assert (done.code, done.err) == (0, "")
+        return [line for line in done.out.splitlines() if not line.startswith("wrote ")]
+
+    def had(job: Job) -> None:
+        store(place / job.folder, result(job.preset, job.config.seed), job.config)
+
+    had(jobs[2])
+    ending = "; it is made from those that there are"
+    assert said("several", "--seeds", "2") == [
+        f"several: 5 of 6 runs are missing (rate 0.05, rate 0.1, rate 0.2){ending}"
+    ]
+    assert said("several", "--seeds", "1") == [f"several: 2 of 3 runs are missing (rate 0.05, rate 0.2){ending}"]
+    for job in (jobs[0], jobs[1], jobs[4], jobs[5]):
+        had(job)
+    assert said("several", "--seeds", "2") == [f"several: 1 of 6 runs is missing (rate 0.1){ending}"]
+    assert said("several", "--seeds", "1") == []
 
 
 def test_the_list_names_all_studies_with_a_time(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,3 +194,35 @@ def test_estimates_go_by_the_images_that_there_are(tmp_path: Path, monkeypatch: 
     assert costs.share_here("cifar10", tmp_path) == 1
     assert costs.share_here("miniimagenet", tmp_path / "mini-imagenet" / "a") == 1  # none there: of all of it
     assert costs.share_here("miniimagenet", tmp_path / "missing") == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_in_the_way_of_tables_is_refused_before_runs_are_made(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproduce, "make", lambda *_: pytest.fail("runs were made"))
+    (place / "f4").mkdir()
+    (place / "f4" / "paper").touch()
+    way = "is in the way of the folder of tables and figures; choose another --out, or move it aside"
+    refused(say("reproduce", "small", "--out", "f4"), f"f4/paper {way}")
+    refused(say("reproduce", "small", "--out", "f4/paper"), f"f4/paper {way}")
+    (place / "f4" / "paper").unlink()
+    (place / "f4" / "paper").symlink_to("nowhere")
+    refused(say("reproduce", "small", "--out", "f4", "--no-make-runs"), f"f4/paper {way}")
+    (place / "f4" / "paper").unlink()
+    (place / "f4" / "paper").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "paper")  # root may write anywhere
+    refused(say("reproduce", "small", "--out", "f4"), "f4/paper cannot be written to; choose another --out")
+    assert sorted(place.rglob("*")) == [place / "f4", place / "f4" / "paper"]
+
+
+def test_what_is_no_folder_has_no_runs_to_list(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "slowness", lambda: 2.0)
+    (place / "file").touch()
+    (place / "link").symlink_to("nowhere")
+    for name in ("file", "link", "file/below"):
+        sentence = f"{name.split('/')[0]} is in the way of the folder of all runs; choose another --out, or move it"
+        refused(say("reproduce", "--list", "history", "--out", name), sentence)
+    (place / "link").unlink()
+    (place / "link").symlink_to(place)
+    assert say("reproduce", "--list", "history", "--out", "link").code == 0

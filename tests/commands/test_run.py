@@ -628,11 +628,25 @@ def test_words_of_the_wrong_kind_are_refused_and_nothing_is_written(
     assert list(place.iterdir()) == []
 
 
-@pytest.mark.parametrize("out", ["file", "file/deeper"])
-def test_a_file_in_the_way_of_out_is_refused(say: Say, place: Path, out: str) -> None:
+@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize("out", ["file", "file/deeper", "link"])
+def test_what_is_in_the_way_of_out_is_refused(say: Say, place: Path, command: str, out: str) -> None:
     (place / "file").write_text("a file")
-    refused(say("run", "mnist/naive", "--out", out), "cannot create the folder", "choose another")
-    assert files(place) == {"file"}
+    (place / "link").symlink_to("nowhere")
+    way = f"{out.split('/')[0]} is in the way of a run's folder; choose another --out, or move it aside"
+    refused(say(command, "mnist/naive", "--out", out), way)
+    assert files(place) == {"file", "link"}
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_a_result_of_another_program_is_somebody_s_work(say: Say, place: Path, command: str) -> None:
+    folder = place / NAIVE
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text('{"theirs": 1}')
+    refused(
+        say(command, "mnist/naive"), f"{NAIVE} holds other files and no run of autorecall; choose a new or an empty"
+    )
+    assert files(place) == {f"{NAIVE}/result.json"}
 
 
 # Your own images

@@ -111,7 +111,9 @@ def test_every_combination_is_run_once_and_as_if_alone(say: Say, place: Path) ->
         means[row] = statistics.fmean(accuracies)
     assert len(list(place.glob("all/*/*/*/learner.safetensors"))) == 8
     best = max(means, key=lambda row: means[row])
-    assert said.out.splitlines()[-1] == f"best: {best} with {means[best]:.1f} % on the validation images"
+    rate = "0.1" if "learner.learning_rate=0.1" in best else "0.05"
+    name = f"{best.split(' ')[0]} with learner.learning-rate={rate}"
+    assert said.out.splitlines()[-1] == f"best: {name}, {means[best]:.1f} % on the validation images"
     shown = say("show", "all").out
     assert shown in said.out
 
@@ -223,9 +225,39 @@ def test_the_best_has_the_highest_mean_over_seeds(say: Say, place: Path) -> None
     words = ["mnist/naive", "--seeds", "2", "--set", "fraction=0.1,0.2,0.3", "--split", "val"]
     said = say("sweep", *words, "--best")
     assert (said.code, said.err) == (0, "")
-    line = "best: mnist/naive fraction=0.2 split=val with 55.0 % on the validation images"
+    line = "best: mnist/naive with fraction=0.2, 55.0 % on the validation images"
     assert said.out.splitlines()[-1] == line
     assert "best" not in say("sweep", *words).out
+
+
+@pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize(
+    ("words", "best"),
+    [
+        ("--set learner.diversity=1,16", "mnist/arm with learner.diversity=16, 20.5"),  # which is the preset's own
+        ("--set learner.diversity=1,4 --seeds 2", "mnist/arm with learner.diversity=4, 20.0"),
+        ("--set seed=0,1 learner.diversity=1.0,4", "mnist/arm with learner.diversity=4, 20.0"),
+        ("mnist/naive", "mnist/arm, 20.5"),
+        ("--set learner.diversity=1,4,8", "mnist/arm with learner.diversity=8, 20.5"),
+        ("--set learner.diversity=16,8", "mnist/arm with learner.diversity=(8|16), 20.5 .*, and 1 other as good"),
+        (
+            "--set learner.diversity=1,2,8,16",
+            "mnist/arm with learner.diversity=(2|8|16), 20.5 .*, and 2 others as good",
+        ),
+    ],
+)
+def test_the_best_is_named_by_what_was_tried_and_not_alone_if_others_are_as_good(
+    say: Say, place: Path, words: str, best: str
+) -> None:
+    had(place, "mnist/naive", 0, 19.0, split="val")
+    had(place, "mnist/arm", 0, 20.5, split="val")
+    for weight, accuracy in {1.0: 10.0, 2.0: 20.5, 4.0: 20.0, 8.0: 20.5}.items():
+        for seed in (0, 1):
+            had(place, "mnist/arm", seed, accuracy, learner__diversity=weight, split="val")
+    said = say("sweep", "mnist/arm", *words.split(), "--split", "val", "--best")
+    assert (said.code, said.err) == (0, "")
+    image, _, more = best.partition(" .*")
+    assert re.fullmatch(f"best: {image} % on the validation images{more}", said.out.splitlines()[-1])
 
 
 # Finished runs that are not these
@@ -340,6 +372,25 @@ def test_a_folder_that_no_run_can_go_to_is_refused_before_any_run_is_made(say: S
         ("mnist/naive --fraction nan", "fraction is nan; expected"),
         ("mnist/naive --set dataset=mnist,cifar100", "dataset is 'cifar100'; expected one of"),
         ("cifar10/naive --data nowhere", "the folder nowhere does not exist"),
+        (
+            "mnist/arm --nothing 1",
+            "mnist/arm has no option --nothing, which is given for all runs; see `autorecall run mnist/arm --help`",
+        ),
+        ("mnist/naive --nothing=-1", "mnist/naive has no option --nothing, which is given for all runs; see"),
+        (
+            "mnist/naive --set foo=1,2 fraction=0.1,0.2",
+            "mnist/naive has no option --foo, which --set names; see `autorecall run mnist/naive --help`",
+        ),
+        (
+            "mnist/arm mnist/naive --set learner.diversity=1,4",
+            "mnist/naive has no option --learner.diversity, which --set names; leave the preset out, or see "
+            "`autorecall run mnist/naive --help`",
+        ),
+        (
+            "mnist/naive mnist/arm --learner.diversity 4 --set fraction=0.1,0.2",
+            "mnist/naive has no option --learner.diversity, which is given for all runs; leave the preset out, or see",
+        ),
+        ("mnist/naive --set learner.ascent_steps=1", "mnist/naive has no option --learner.ascent_steps, which --set"),
     ],
 )
 def test_what_cannot_work_is_refused_in_a_sentence_and_nothing_is_written(
@@ -350,12 +401,23 @@ def test_what_cannot_work_is_refused_in_a_sentence_and_nothing_is_written(
 
 
 @pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize("words", ["sweep mnist/naive", "sweep cifar10/naive", "reproduce mnist", "reproduce --list"])
+def test_a_cluster_without_ray_is_refused_before_data_are_looked_for(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("data were loaded")
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr("autorecall.commands.source.Source.load", load)
+    refused(say(*words.split(), "--ray", "local"), "--ray needs Ray, which is not installed; install autorecall[ray],")
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_worker")
 @pytest.mark.parametrize(
     ("words", "option"),
     [
-        ("mnist/naive --nothing 1", "--nothing"),
-        ("mnist/naive --set nothing=1,2", "--nothing"),
-        ("mnist/naive mnist/arm --learner.ascent-steps 3", "--learner.ascent-steps"),  # which naive does not have
         ("mnist/naive --set seed=one", "--seed"),
         ("mnist/naive --seeds two", "--seeds"),
         ("mnist/naive --jobs", "--jobs"),
@@ -413,6 +475,7 @@ def test_runs_that_diverge_on_a_cluster_are_named_by_the_folders_that_were_asked
                 do(progress.job, lambda event, progress=progress: progress.hear(event), stop)  # type: ignore[misc]
 
     monkeypatch.setattr("autorecall.integrations.ray.RayCrew", Here)
+    monkeypatch.setattr("autorecall.integrations.ray.imported", lambda: None)
     config = PRESETS["mnist/naive"].config
     jobs = [
         Job("mnist/naive", with_field(with_field(config, "fraction", 0.02), "learner.learning_rate", rate), folder)

@@ -11,6 +11,7 @@ import struct
 from pathlib import Path
 
 import pytest
+import safetensors
 import safetensors.torch
 import torch
 from hypothesis import given
@@ -106,6 +107,21 @@ def test_names_that_look_alike_are_kept_apart(tmp_path: Path) -> None:
     state = {"a/b": torch.zeros(1), "a": {"b": torch.ones(1), "": torch.full((1,), 2.0)}, "": [torch.full((1,), 3.0)]}
     write_state(tmp_path / "state", state)
     assert_same(read_state(tmp_path / "state"), state)
+
+
+def test_equal_states_are_equal_files(tmp_path: Path) -> None:
+    """Safetensors itself puts the keys of the header in any order, another one each time."""
+    state = {"ü": torch.ones(3), "b": {"a": torch.zeros(2, dtype=torch.uint8), "step": 3}, "c": torch.arange(3)}
+    for number in range(20):
+        write_state(tmp_path / str(number), state)
+    (content,) = {(tmp_path / str(number)).read_bytes() for number in range(20)}
+    length = int.from_bytes(content[:8], "little")
+    assert length % 8 == 0
+    with safetensors.safe_open(tmp_path / "0", "pt") as file:  # as anyone would read it
+        assert sorted(file.metadata()) == ["format", "sha256", "state"]
+        assert sorted(file.keys()) == ["0/ü", "1/b/a", "2/c"]
+        assert_same(file.get_tensor("2/c"), torch.arange(3))
+    assert_same(read_state(tmp_path / "0"), state)
 
 
 plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -10,25 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from .. import data
 from ..config import RunConfig
 from ..data.locate import disk_errors
 from ..errors import AutorecallError, ConfigError, DataError
 from ..presets import changes
-from ..runs.folder import check_usable, read_config
+from ..runs.folder import check_usable, read_config, refuse_foreign
 from ..runs.result import Diverged, Result, read_stopped
 from ..runs.run import device
 from ..storage.files import make_folder
 from ..torch_state import cores
-from . import costs
 from .crew import Crew, unfinished
-from .crew import Progress as Made
+from .display import Display
 from .rows import read_run
 from .signals import watched
 from .source import Source, report_left_out, source_of
-from .text import complain, printable
 from .worker import Job
 
 if TYPE_CHECKING:
@@ -43,6 +39,10 @@ def check_jobs(at_once: int, ray: str | None) -> None:
         raise ConfigError(f"jobs is {at_once}; expected 1 to {MOST_JOBS:,} runs at a time")
     if ray is not None and at_once > 1:
         raise ConfigError("both --jobs and --ray are given, but Ray makes as many runs as it has cores; leave one out")
+    if ray is not None:
+        from ..integrations.ray import imported
+
+        imported()  # refuses if it is not installed, before data are downloaded
 
 
 def finished(job: Job) -> Result | None:
@@ -50,6 +50,7 @@ def finished(job: Job) -> Result | None:
     folder = Path(job.folder)
     if not (folder / "result.json").exists():
         return None
+    refuse_foreign(folder)
     run = read_run(folder)
     stored, found = run.config, run.result
     same = found.preset == job.preset and stored.seed == job.config.seed
@@ -114,7 +115,7 @@ def make(wanted: Sequence[Job], at_once: int, ray: str | None, console: Console)
         report_left_out(source.load(progress=True))
     if ray is None:
         make_folder(Path(missing[0].folder).parent)
-    with watched() as stop, _Display(console, missing) as display:
+    with watched() as stop, Display(console, missing) as display:
         crew: Crew | RayCrew
         if ray is None:
             crew = Crew(missing, at_once, display.told)
@@ -156,54 +157,3 @@ def _with_threads(job: Job, shared: int) -> RunConfig:
         except AutorecallError as error:
             raise DataError(f"{folder}: {error}") from error
     return replace(job.config, threads=shared)
-
-
-class _Display:
-    """One bar for all runs, with the time left, and one line for each that is being made."""
-
-    def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
-        self._console = console
-        self._weights = {os.path.relpath(job.folder): costs.seconds(job.preset, job.config) for job in jobs}
-        self._done: dict[str, float] = dict.fromkeys(self._weights, 0.0)
-        self._ended = 0
-        self._lines: dict[str, TaskID] = {}
-        parents = [str(Path(folder).parent) for folder in self._weights]
-        self._common = os.path.commonpath(parents) if len(set(parents)) > 1 else str(Path(parents[0]).parent)
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            speed_estimate_period=3600,
-        )
-        self._all = self._bars.add_task(f"0 of {len(jobs)} runs", total=sum(self._weights.values()))
-
-    def told(self, made: Made, sentence: str) -> None:
-        """Something happened to a run."""
-        if sentence:
-            complain(sentence)
-        folder = os.path.relpath(made.job.folder)
-        share = 1.0 if made.state in ("finished", "failed") else made.step / made.steps if made.steps else 0.0
-        self._done[folder] = share * self._weights[folder]
-        name = printable(os.path.relpath(folder, self._common))
-        if made.state == "running" and folder not in self._lines:
-            self._lines[folder] = self._bars.add_task(name, total=None)
-        if folder in self._lines:
-            self._bars.update(self._lines[folder], total=made.steps or None, completed=made.step)
-        if made.state in ("finished", "failed"):
-            self._ended += 1
-            if folder in self._lines:
-                self._bars.remove_task(self._lines.pop(folder))
-            self._console.print(f"{made.state}: {name}{': ' * bool(made.why)}{printable(made.why)}", soft_wrap=True)
-        self._bars.update(
-            self._all, completed=sum(self._done.values()), description=f"{self._ended} of {len(self._weights)} runs"
-        )
-
-    def __enter__(self) -> _Display:
-        self._bars.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.__exit__(None, None, None)

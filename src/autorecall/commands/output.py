@@ -1,13 +1,18 @@
-"""A console that falls silent when nobody listens: what is being made need not end because of that."""
+"""What commands print to: a console that falls silent when nobody listens, and progress bars that leave room for ^C."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TextIO, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.progress import Progress
 
 from .text import complain
+
+ECHO = 4  # columns of two ^C
 
 
 def quiet_console() -> Console:
@@ -45,3 +50,21 @@ class Quiet:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._file, name)
+
+
+class Bars(Progress):
+    """Progress bars that do not fill their lines: an echoed ^C would wrap, and Rich leave a line behind."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bars, a little narrower than the terminal."""
+        return (Narrower(inside) for inside in super().get_renderables())
+
+
+@dataclass(frozen=True)
+class Narrower:
+    """Leaves the last columns to what the terminal echoes."""
+
+    inside: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return console.render(self.inside, options.update_width(max(1, options.max_width - ECHO)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +14,14 @@ from rich.table import Table
 
 from ..checks import brief
 from ..errors import ConfigError, DataError
+from ..runs.folder import check_writable, nearest_folder
 from ..torch_state import cores
 from . import costs
 from .many import check_jobs, diverged, finished, make, say_diverged
 from .output import quiet_console
 from .paper import STUDIES
-from .paper.study import Place
+from .paper.study import Place, Row
+from .rows import some
 from .text import printable
 from .words import chosen_from
 
@@ -82,11 +85,13 @@ def main(arguments: list[str]) -> None:
     console = quiet_console()
     place = Place(chosen.out, chosen.data)
     if chosen.list:
+        nearest_folder(chosen.out, "the folder of all runs")
         _list(console, place, names or list(STUDIES), chosen)
         return
+    check_writable(place.paper, "the folder of tables and figures")
     rows = [row for name in names for row in STUDIES[name].wanted(place, chosen.seeds, chosen.fraction)]
-    jobs = place.jobs(rows) if chosen.make_runs else []
-    lost = make(jobs, chosen.jobs, chosen.ray, console)
+    jobs = place.jobs(rows)
+    lost = make(jobs, chosen.jobs, chosen.ray, console) if chosen.make_runs else [job for job in jobs if diverged(job)]
     if lost:
         console.print(f"{printable(say_diverged(lost, len(jobs)))}; tables leave them out", soft_wrap=True)
     lacking = []
@@ -95,10 +100,24 @@ def main(arguments: list[str]) -> None:
         lacking += [] if written else [name]
         for path in written:
             console.print(f"wrote {printable(str(path))}", soft_wrap=True)
+        gaps = _missing(place, STUDIES[name].wanted(place, chosen.seeds, chosen.fraction)) if written else ""
+        if gaps:
+            console.print(f"{name}: {gaps}; it is made from those that there are", soft_wrap=True)
     if lacking:
         raise DataError(
             f"{chosen.out} has too few runs for {', '.join(lacking)}; leave --no-make-runs out, or see --fraction"
         )
+
+
+def _missing(place: Place, rows: Sequence[Row]) -> str:
+    """How many of the runs of these rows there are not, and which rows lack them; nothing if none is missing."""
+    jobs = place.jobs(rows)
+    missing = {job.folder for job in jobs if finished(job) is None and diverged(job) is None}
+    if not missing:
+        return ""
+    lacking = [row.label for row in rows if any(job.folder in missing for job in place.jobs([row]))]
+    said = f"{len(missing)} of {len(jobs)} runs {'are' if len(missing) > 1 else 'is'} missing"
+    return f"{said} ({printable(some(list(dict.fromkeys(lacking))))})"
 
 
 def _list(console: Console, place: Place, names: list[str], chosen: Arguments) -> None:

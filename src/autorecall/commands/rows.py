@@ -128,7 +128,7 @@ def gather(directory: Path, told: Told = leave_out) -> list[Run]:
         except AutorecallError as error:
             told(str(error))
     if unended:
-        told(_some(unended))
+        told(some(unended))
     return runs
 
 
@@ -148,7 +148,8 @@ def _folders(directory: Path, told: Told) -> Iterator[Path]:
             yield folder
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
     more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
@@ -240,7 +241,7 @@ def _mixed(row: Row, shown: Callable[[str], str]) -> list[str]:
             seeds.setdefault(getattr(run.result, part).get(key, "not recorded"), []).append(run.result.seed)
         if len(seeds) > 1:
             values = "; ".join(
-                f"{shown(value)}: seed{'s' * (len(having) > 1)} {_some([str(seed) for seed in sorted(having)])}"
+                f"{shown(value)}: seed{'s' * (len(having) > 1)} {some([str(seed) for seed in sorted(having)])}"
                 for value, having in sorted(seeds.items())
             )
             said = f"{shown(short(row.name))}: not all on the same {called} ({values})"

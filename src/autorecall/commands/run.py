@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from ..checks import brief
@@ -24,7 +24,7 @@ from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own, blamed
 from ..presets import DEFAULT, PRESETS, changes, preset, share_of_images
 from ..recall.batch import Recalled
-from ..runs.folder import CURVES, LEARNER, RECALLED, TENSORBOARD, earlier_result, read_config
+from ..runs.folder import CURVES, LEARNER, RECALLED, TENSORBOARD, check_writable, earlier_result, read_config
 from ..runs.loop import Observer
 from ..runs.names import run_folder
 from ..runs.result import Result
@@ -33,7 +33,7 @@ from ..storage.extensible import refuse_not_imported
 from ..storage.schema import texts, to_json
 from ..torch_state import cores
 from .matrix import Matrix, is_own
-from .output import quiet_console
+from .output import Bars, quiet_console
 from .own_data import COLOUR, best_preset, dataset_meant, fitted, why_best
 from .process import keep_freed_memory
 from .signals import watched
@@ -127,6 +127,7 @@ def main(arguments: list[str]) -> None:
         print_matrix(console, config, earlier)
         print_result(console, config, earlier, folder)
         return
+    check_writable(folder)
     keep_freed_memory()
     dataset = source.load(progress=True) if dataset is None else dataset
     report_left_out(dataset)
@@ -169,7 +170,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
     if place is not None and _option(arguments, "--dataset") is None:
         meant = dataset_meant(place, named, decided=file is not None)
         arguments = arguments if meant is None else [*arguments, "--dataset", meant]
-    own = Own(_option(arguments, "--network"), _option(arguments, "--learner"))
+    own = _own_in(arguments)
     if file is None:
         undecided = _option(arguments, "--dataset") in OWN and own == Own()
         name = named or (COLOUR if undecided else DEFAULT)
@@ -209,14 +210,7 @@ def _preset_among(arguments: Sequence[str]) -> str | None:
     for name in dict.fromkeys(word for word in words if word in PRESETS):
         # It may be the value of an option, such as --out mnist/arm: then it is neither the preset nor left over.
         try:
-            with silent():
-                parsed, unknown = tyro.cli(
-                    Arguments,
-                    args=words,
-                    default=Arguments("", PRESETS[name].config),
-                    config=(tyro.conf.AvoidSubcommands,),
-                    return_unknown_args=True,
-                )
+            parsed, unknown = _with_unknown(words, Arguments("", PRESETS[name].config))
         except ConfigError:  # in a setting, which is refused again later, aloud
             return name
         except SystemExit:
@@ -224,6 +218,28 @@ def _preset_among(arguments: Sequence[str]) -> str | None:
         if name in (parsed.preset, *unknown):
             return name
     return None
+
+
+def unknown_options(arguments: Sequence[str], name: str) -> list[str]:
+    """Those that a run of this preset does not have; what else may be wrong with these words is heard of later."""
+    config = _own_in(arguments).put_into(preset(name).config)
+    try:
+        _, unknown = _with_unknown(arguments, Arguments(name, config))
+    except (ConfigError, SystemExit):
+        return []
+    return [word.partition("=")[0] for word in unknown if word.startswith("--")]
+
+
+def _with_unknown(words: Sequence[str], default: Arguments) -> tuple[Arguments, list[str]]:
+    """What the words say, and those of them that say nothing."""
+    with silent(), blamed("a setting", SystemExit):
+        return tyro.cli(
+            Arguments, args=words, default=default, config=(tyro.conf.AvoidSubcommands,), return_unknown_args=True
+        )
+
+
+def _own_in(arguments: Sequence[str]) -> Own:
+    return Own(_option(arguments, "--network"), _option(arguments, "--learner"))
 
 
 def _parse(arguments: Sequence[str], name: str, config: RunConfig) -> Arguments:
@@ -271,7 +287,7 @@ class Bar(Observer):
         self._console, self._title, self._folder, self._classes = console, title, folder, classes
         self._pictures = pictures
         self._matrix, self.rows = matrix, 0
-        self._progress = Progress(
+        self._progress = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),

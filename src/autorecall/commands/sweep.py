@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import tyro
 
@@ -22,12 +22,13 @@ from .many import check_jobs, finished, make, say_diverged
 from .matrix import is_own
 from .output import quiet_console
 from .row_formats import print_rows
-from .rows import Run, grouped
+from .rows import Row, Run, grouped
 from .text import printable
 from .words import chosen_from
 from .worker import Job
 
 MOST_RUNS = 10_000
+Settings: TypeAlias = Sequence[tuple[str, str]]  # options and values of a --set
 OWN = ("--seeds", "--jobs", "--ray", "--best", "--no-best", "-h", "--help")
 
 
@@ -68,7 +69,8 @@ def main(arguments: list[str]) -> None:
     own, passed_on = _split(arguments)
     chosen = chosen_from(Arguments, "autorecall sweep", own, arguments)
     check_jobs(chosen.jobs, chosen.ray)
-    jobs = list(_jobs(chosen, passed_on))
+    grid = list(_jobs(chosen, passed_on))
+    jobs, values = [job for job, _ in grid], {Path(job.folder): settings for job, settings in grid}
     if chosen.best and any(job.config.split != "val" for job in jobs):
         raise ConfigError("--best would choose on test images; add --split val")
     console = quiet_console()
@@ -85,11 +87,18 @@ def main(arguments: list[str]) -> None:
     unsafe = {Path(job.folder).parent for job in lost}
     safe = [row for row in rows if unsafe.isdisjoint(run.folder.parent for run in row.runs)]
     if chosen.best and safe:
-        best = max(safe, key=lambda row: row.accuracy.value)
-        said = f"best: {printable(best.name)} with {best.accuracy.value:.1f} % on the validation images"
-        console.print(said, soft_wrap=True)
+        console.print(printable(_best(safe, values)), soft_wrap=True)
     if lost:
         raise StoppedError(say_diverged(lost, len(jobs)))
+
+
+def _best(rows: Sequence[Row], values: Mapping[Path, Settings]) -> str:
+    """The first of the rows with the highest accuracy, by what --set gave its runs."""
+    highest = max(row.accuracy.value for row in rows)
+    best, *others = [row for row in rows if math.isclose(row.accuracy.value, highest)]
+    given = " ".join(f"{name}={value}" for name, value in values[best.runs[0].folder] if name != "seed")
+    more = f", and {len(others)} other{'s' * (len(others) > 1)} as good" if others else ""
+    return f"best: {best.preset}{' with ' * bool(given)}{given}, {highest:.1f} % on the validation images{more}"
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -117,7 +126,8 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
+def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[tuple[Job, Settings]]:
+    """The runs, and what --set gives each."""
     if not 1 <= chosen.seeds <= MOST_RUNS:
         raise ConfigError(f"seeds is {chosen.seeds}; expected 1 to {MOST_RUNS:,}, where 5 means 0 to 4")
     for word in ("--config", "--fresh", "--tensorboard", "--pictures"):
@@ -137,10 +147,12 @@ def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
             f"{len(names)} presets, {settings_in_all} settings and {chosen.seeds} seeds are more than {MOST_RUNS:,} "
             "runs; choose fewer"
         )
-    given: dict[str, Job] = {}
-    combinations = product(*([(name, value) for value in values] for name, values in grid))
+    combinations = list(product(*([(name, value) for value in values] for name, values in grid)))
+    for name in names:
+        _refuse_unknown(name, passed_on, combinations[0], alone=len(names) == 1)
+    given: dict[str, tuple[Job, Settings]] = {}
     for name, settings in product(names, combinations):
-        words = [word for option, value in settings for word in (f"--{option}", *value.split())]
+        words = _words(settings)
         parsed = run_command.parse([name, *passed_on, *words])
         for number in range(chosen.seeds):
             config = parsed.run if seeded else replace(parsed.run, seed=number)
@@ -149,9 +161,23 @@ def _jobs(chosen: Arguments, passed_on: Sequence[str]) -> Iterator[Job]:
             own = Own(parsed.network, parsed.learner, str(Path.cwd()))
             keep_learner = parsed.keep_learner or (None if is_own(config.dataset) else False)
             job = Job(name, config, folder, place, keep_learner, own=own)
-            if given.setdefault(folder, job) is not job:
+            if given.setdefault(folder, (job, settings))[0] is not job:
                 raise ConfigError(f"two of these runs would go to {folder}; leave one of them out")
     yield from given.values()
+
+
+def _words(settings: Settings) -> list[str]:
+    return [word for option, value in settings for word in (f"--{option}", *value.split())]
+
+
+def _refuse_unknown(preset: str, passed_on: Sequence[str], settings: Settings, alone: bool) -> None:
+    """Refuse an option that the runs of a preset do not have; which ones there are depends on its method."""
+    unknown = run_command.unknown_options([preset, *passed_on, *_words(settings)], preset)
+    if not unknown:
+        return
+    where = "which --set names" if unknown[0] in _words(settings) else "which is given for all runs"
+    leave = "" if alone else "leave the preset out, or "
+    raise ConfigError(f"{preset} has no option {unknown[0]:.80}, {where}; {leave}see `autorecall run {preset} --help`")
 
 
 def _named(patterns: Sequence[str]) -> Iterator[str]:

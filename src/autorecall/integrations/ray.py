@@ -145,13 +145,19 @@ def _anywhere(job: Job) -> Job:
     return replace(job, folder=str(Path(job.folder).absolute()), data=data and str(Path(data).absolute()))
 
 
-def _connected(address: str) -> Any:
-    """Ray, connected to the cluster; a cluster that does not answer is refused within seconds."""
+def imported() -> Any:
+    """Ray, if it is installed."""
     try:
         import ray
         import ray.util.scheduling_strategies
     except ImportError as error:
         raise ConfigError("--ray needs Ray, which is not installed; install autorecall[ray], or use --jobs") from error
+    return ray
+
+
+def _connected(address: str) -> Any:
+    """Ray, connected to the cluster; a cluster that does not answer is refused within seconds."""
+    ray = imported()
     if address not in ("local", "auto"):
         host, _, port = address.rpartition(":")
         if not host or "/" in host or not port.isdecimal():

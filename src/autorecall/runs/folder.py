@@ -184,7 +184,7 @@ def checkpoint(status: RunStatus, history: Extent, state: State) -> State:
 @contextmanager
 def held(path: Path, fresh: bool = False, told: Callable[[str], None] = lambda _: None) -> Iterator[RunFolder]:
     """Hold the folder for this process alone, or raise the reason why not; `fresh` first moves its content aside."""
-    _refuse_foreign(path)
+    refuse_foreign(path)
     with locked(path, fresh, told) as lock:
         _refuse_irregular(path)
         _remove_leftovers(path)
@@ -238,6 +238,7 @@ def _finished(
     path: Path, preset: str, config: RunConfig, threads: int, fingerprint: Callable[[], str | None]
 ) -> Result | None:
     if (path / "result.json").exists():
+        refuse_foreign(path)
         with _start_over_advised(path / "result.json"):
             result = read_result(path / "result.json")
         used = result.machine.get("threads", "")
@@ -259,16 +260,27 @@ def _finished(
 
 def check_usable(path: Path) -> None:
     """Refuse a folder that no run could be written to, before another run is made."""
-    there = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
-    if not there.is_dir():
-        raise ConfigError(f"{there} is in the way of a run's folder; choose another --out, or move it aside")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"{there} cannot be written to; choose another --out")
-    _refuse_foreign(path)
+    check_writable(path)
+    refuse_foreign(path)
     _refuse_irregular(path)
 
 
-def _refuse_foreign(path: Path) -> None:
+def check_writable(path: Path, what: str = "a run's folder") -> None:
+    """Refuse a folder that cannot be written to, or not be made."""
+    there = nearest_folder(path, what)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"{there} cannot be written to; choose another --out")
+
+
+def nearest_folder(path: Path, what: str) -> Path:
+    """This folder, or the first above it that there is; anything else in its place is refused, also a dangling link."""
+    there = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise ConfigError(f"{there} is in the way of {what}; choose another --out, or move it aside")
+    return there
+
+
+def refuse_foreign(path: Path) -> None:
     """Only an empty folder or that of an earlier run is written to: anything else may be somebody's work."""
     try:
         found = [inner.name for inner in path.iterdir()]

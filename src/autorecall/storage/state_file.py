@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ..errors import DataError, InputError
-from .files import regular_file, write_bytes
+from .files import regular_file, write_chunks
 from .state import State, mapping
 
 CONTAINER = "autorecall state 1"
@@ -32,10 +32,17 @@ def write_state(path: Path, state: State) -> None:
     tensors: dict[str, Tensor] = {}
     nested = json.dumps(_encoded(state, "", tensors), allow_nan=False)
     metadata = {"format": CONTAINER, "state": nested, "sha256": _checksum(nested, tensors)}
-    content = safetensors.torch.save(tensors, metadata)
-    if int.from_bytes(content[:8], "little") > LARGEST_HEADER:
+    header, body = _in_order(safetensors.torch.save(tensors, metadata))
+    if len(header) > LARGEST_HEADER:
         raise TypeError(f"cannot save more than {LARGEST_HEADER // 2**20} MiB of plain values; make them a tensor")
-    write_bytes(path, content)
+    write_chunks(path, [len(header).to_bytes(8, "little"), header, body])
+
+
+def _in_order(content: bytes) -> tuple[bytes, memoryview]:
+    """The header of a safetensors file with its keys in order, which are in any order at first, and what follows it."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    return header + b" " * (-len(header) % 8), memoryview(content)[end:]  # tensors begin at a multiple of 8
 
 
 def read_state(path: Path, links: bool = False) -> State:

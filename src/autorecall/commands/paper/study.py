@@ -99,10 +99,15 @@ class Place:
                 found.append(Run(Path(job.folder), config, result))
         return found
 
+    @property
+    def paper(self) -> Path:
+        """The folder of tables and figures."""
+        return self.into or self.out / "paper"
+
     def file(self, name: str, fraction: float, kind: str) -> Path:
         """A file of a study; a shortened one has another name."""
         short = "" if fraction == 1 else f"+fraction={fraction:g}"
-        return (self.into or self.out / "paper") / f"{name}{short}.{kind}"
+        return self.paper / f"{name}{short}.{kind}"
 
     def stem(self, name: str, fraction: float) -> Path:
         """The files of a figure or table without their endings, in a folder that there is."""
