@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> None:
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
     if chosen.tensorboard:
-        _board(folder)  # refuses if the package is missing, before anything is done
+        _board(folder, _Complaining())  # refuses if the package is missing, before anything is done
     source = source_of(config, chosen.data)
     if chosen.data is not None and config.dataset == "mnist":
         complain("--data is not used, as mnist comes with the package; add --dataset folder for your own images")
@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"{folder} holds a finished run that drew no pictures; --fresh runs it again")
     if earlier is not None:
         if chosen.tensorboard:
-            with _board(folder) as board:
+            with _board(folder, _Complaining()) as board:
                 board.complete(earlier)
         console.print(f"already finished: {printable(str(folder))}; --fresh runs it again", soft_wrap=True)
         print_matrix(console, config, earlier)
@@ -152,7 +152,7 @@ def main(arguments: list[str]) -> None:
     print_result(console, config, result, folder)
 
 
-def _board(folder: Path, observer: Observer | None = None) -> TensorBoard:
+def _board(folder: Path, observer: Observer) -> TensorBoard:
     from ..integrations.tensorboard import TensorBoard
 
     return TensorBoard(folder, observer)
@@ -261,7 +261,15 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
     return found
 
 
-class Bar(Observer):
+class _Complaining(Observer):
+    """Prints warnings."""
+
+    def warned(self, sentence: str) -> None:
+        """Print it."""
+        complain(sentence)
+
+
+class Bar(_Complaining):
     """A progress bar with the time left, one row of the matrix per task, and pictures at the end."""
 
     def __init__(
@@ -284,10 +292,6 @@ class Bar(Observer):
     def resumed(self, step: int, steps: int) -> None:
         """Say where the run resumes."""
         self._console.print(f"resuming after step {step} of {steps}: {printable(str(self._folder))}", soft_wrap=True)
-
-    def warned(self, sentence: str) -> None:
-        """Print it."""
-        complain(sentence)
 
     def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
         """Advance the bar."""
