@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from ..errors import AutorecallError, ConfigError, DataError, UnreadableError, WriteError
 
-LARGEST_JSON = 64 * 2**20  # the result of 1,000 tasks has less; anything larger is not ours
+LARGEST_JSON = 64 * 2**20  # no result has more (runs/run.py); anything larger is not ours
 _OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # where there are pipes to wait for
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)

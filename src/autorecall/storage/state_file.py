@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ..errors import DataError, InputError
+from ..errors import DataError, InputError, WriteError
 from .files import regular_file, write_bytes
 from .state import State, mapping
 
@@ -34,7 +34,10 @@ def write_state(path: Path, state: State) -> None:
     metadata = {"format": CONTAINER, "state": nested, "sha256": _checksum(nested, tensors)}
     content = safetensors.torch.save(tensors, metadata)
     if int.from_bytes(content[:8], "little") > LARGEST_HEADER:
-        raise TypeError(f"cannot save more than {LARGEST_HEADER // 2**20} MiB of plain values; make them a tensor")
+        raise WriteError(
+            f"cannot write {path}: more than {LARGEST_HEADER // 2**20} MiB of plain values, such as lists of numbers, "
+            "could not be read again; keep them in a tensor"
+        )
     write_bytes(path, content)
 
 
