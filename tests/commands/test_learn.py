@@ -178,6 +178,9 @@ def test_one_image_of_a_class_is_enough_to_test_it(say: Say, days: Path) -> None
         (f"{RUN} --data nowhere", "nowhere does not exist"),
         (f"{RUN} --data empty", "empty holds 0 class folders"),
         (f"{RUN} --data tuesday --test-data wednesday", "which neither the run nor the data has"),
+        (f"{RUN} --data flat --out flat/second", "--out flat/second lies among the class folders of --data, where it"),
+        (f"{RUN} --data tuesday --test-data flat --out flat/second", "lies among the class folders of --test-data"),
+        (f"{RUN} --data tuesday --out tuesday/train/second", "lies among the class folders of --data"),
         (f"{RUN} --data tuesday --out monday", "monday holds other files and no run of autorecall"),
     ],
 )
@@ -187,6 +190,7 @@ def test_bad_use_gets_one_sentence_and_leaves_nothing(say: Say, days: Path, word
     (days / RUN).parent.mkdir()
     shutil.copytree(found, days / RUN)
     (days / "empty").mkdir()
+    shutil.copytree(days / "tuesday" / "train", days / "flat")
     before = files(days)
     said = say("learn", *words.split())
     assert said.code == 2

@@ -28,7 +28,7 @@ from .output import quiet_console
 from .process import keep_freed_memory
 from .run import Bar, print_result
 from .signals import watched
-from .source import report_left_out, report_unread
+from .source import refuse_among_classes, report_left_out, report_unread
 from .text import complain, printable
 from .words import harmless
 
@@ -86,6 +86,9 @@ def main(arguments: list[str]) -> None:
     Own(chosen.network, chosen.learner).imported()
     if chosen.run.name in ("", ".."):
         chosen = replace(chosen, run=chosen.run.resolve())  # to be named, and found again
+    folder = chosen.out or _beside(chosen.run, chosen.data)
+    refuse_among_classes(folder, "--data", chosen.data)
+    refuse_among_classes(folder, "--test-data", chosen.test_data)
     model = load_model(chosen.run)
     dataset = _load(chosen.data, model, Lesson("", skip_broken=chosen.skip_broken))
     report_left_out(dataset)
@@ -93,7 +96,6 @@ def main(arguments: list[str]) -> None:
         report_unread(chosen.data)
     classes = joined_classes(model.classes, dataset.classes)
     tests, own = _tests(chosen, model, dataset, classes)
-    folder = chosen.out or _beside(chosen.run, chosen.data)
     console = quiet_console()
     done = not chosen.fresh and (folder / "result.json").exists()
     if done and chosen.keep_learner and not (folder / LEARNER).exists():

@@ -19,7 +19,6 @@ from torch import Tensor
 from ..checks import brief
 from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset
-from ..data.folders import lists_classes
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own, blamed
 from ..presets import DEFAULT, PRESETS, changes, preset, share_of_images
@@ -37,7 +36,7 @@ from .output import quiet_console
 from .own_data import COLOUR, best_preset, dataset_meant, fitted, why_best
 from .process import keep_freed_memory
 from .signals import watched
-from .source import Source, report_left_out, report_unread, source_of
+from .source import Source, refuse_among_classes, report_left_out, report_unread, source_of
 from .text import complain, printable
 from .words import harmless, silent
 
@@ -242,11 +241,8 @@ def _checked(chosen: Arguments) -> Arguments:
         preset(chosen.preset)
     if chosen.run.dataset == ARRAYS:
         raise ConfigError("dataset is 'arrays', which only Python can give; use --dataset folder for your own images")
-    if chosen.run.dataset == "folder" and chosen.data is not None and lists_classes(chosen.data, chosen.out):
-        raise ConfigError(
-            f"--out {chosen.out} lies among the class folders of --data, where it would be taken for a class; choose "
-            "another --out"
-        )
+    if chosen.run.dataset == "folder":
+        refuse_among_classes(chosen.out, "--data", chosen.data)
     return chosen
 
 
