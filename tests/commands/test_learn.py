@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 from autorecall import DataError, from_arrays, load_model, run
 from autorecall.data import Dataset, load
 from autorecall.presets import PRESETS
-from autorecall.runs.another_day import learn
+from autorecall.runs.another_day import joined_classes, learn, relabelled
 
 from .worlds import FILES, Say, files, read, refused, times
 
@@ -198,22 +199,37 @@ def test_bad_use_gets_one_sentence_and_leaves_nothing(say: Say, days: Path, word
     assert files(days) == before
 
 
+def clusters(names: list[str]) -> Dataset:
+    """Classes that are easy to tell apart."""
+    labels = np.arange(60) % len(names)
+    inputs = np.random.default_rng(0).normal(labels[:, None], 0.1, (60, 4)).astype(np.float32)
+    return from_arrays((inputs, labels), (inputs, labels), classes=names)
+
+
 def test_from_python_with_inputs_of_any_kind(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-
-    def data(names: list[str]) -> Dataset:
-        labels = np.arange(60) % len(names)
-        inputs = rng.normal(labels[:, None], 0.1, (60, 4)).astype(np.float32)
-        return from_arrays((inputs, labels), (inputs, labels), classes=names)
-
     config = PRESETS["mnist/naive"].config
-    run("mnist/naive", config, data(["a", "b"]), tmp_path / "first")
-    result = learn(tmp_path / "first", data(["c", "d"]), tmp_path / "second")
+    run("mnist/naive", config, clusters(["a", "b"]), tmp_path / "first")
+    result = learn(tmp_path / "first", clusters(["c", "d"]), tmp_path / "second")
     assert result.tasks == [["c", "d"]]
     assert load_model(tmp_path / "second").classes == ("a", "b", "c", "d")
-    assert learn(tmp_path / "first", data(["c"])).parent == str(tmp_path / "first")
+    assert learn(tmp_path / "first", clusters(["c"])).parent == str(tmp_path / "first")
     with pytest.raises(DataError, match=r"has no config\.json; give the folder of a finished run"):
-        learn(tmp_path, data(["c"]))
+        learn(tmp_path, clusters(["c"]))
+
+
+def test_from_python_tests_are_labelled_by_all_classes(tmp_path: Path) -> None:
+    """However accents are written; a label of none of them is refused."""
+    run("mnist/naive", PRESETS["mnist/naive"].config, clusters(["caf\u00e9", "tea"]), tmp_path / "first")
+    new, tested = clusters(["cafe\u0301", "milk"]), clusters(["tea", "cafe\u0301", "milk"])
+    classes = joined_classes(["caf\u00e9", "tea"], new.classes)
+    assert classes == ("caf\u00e9", "tea", "milk")
+    tests = relabelled(tested.test, tested.classes, classes)
+    assert np.array_equal(tests.labels, np.array([1, 0, 2])[tested.test.labels])
+    result = learn(tmp_path / "first", new, tests=tests)
+    assert result.tasks == [["tea"], ["caf\u00e9", "milk"]]
+    for wrong in (-1, 3):
+        with pytest.raises(DataError, match=f"tested label 0 is {wrong}; expected 0 to 2, one number per class"):
+            learn(tmp_path / "first", new, tests=replace(tests, labels=np.full(60, wrong)))
 
 
 def test_what_was_learned_on_any_day_is_not_tested(say: Say, days: Path) -> None:

@@ -15,7 +15,6 @@ from .. import data
 from ..config import ARRAYS
 from ..data import OWN, Dataset, Split
 from ..data.folders import every_image
-from ..data.locate import spelling
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own
 from ..runs.another_day import joined, joined_classes, learn, lessons_of, relabelled
@@ -102,8 +101,9 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"{folder} holds a finished run that did not keep its learner; --fresh runs it again")
     keep_freed_memory()
     _, parent = read_config(chosen.run / "config.json")
-    learned, tested = _named(dataset.train, dataset), _named(getattr(dataset, parent.split), dataset)
-    tested |= {classes[label] for label in np.unique(tests.labels).tolist()} if tests is not None else set()
+    parts = [relabelled(part, dataset.classes, classes) for part in (dataset.train, getattr(dataset, parent.split))]
+    learned, tested, further = (_named(part, classes) for part in (*parts, tests))
+    tested |= further
     today = [name for name in classes if name in learned]
     earlier = [name for name in classes if name in tested and name not in today]
     if not earlier and set(classes) != set(today):
@@ -136,20 +136,18 @@ def _beside(run: Path, place: Path) -> Path:
     return run.with_name(shortened(f"{run.name}+{name}"))
 
 
-def _named(split: Split, dataset: Dataset) -> set[str]:
+def _named(split: Split | None, classes: Sequence[str]) -> set[str]:
     """The classes that a split has images of."""
-    return {dataset.classes[label] for label in np.unique(split.labels).tolist()}
+    return set() if split is None else {classes[label] for label in np.unique(split.labels).tolist()}
 
 
 def _load(place: Path, model: Model, how: Lesson) -> Dataset:
     """Images, made as large and as colourful as the model wants them."""
     shares = (how.test_share, how.val_share)
     if place.suffix.lower() == ".npz":
-        found = data.from_npz(place, *shares)
-    else:
-        channels, size = _wanted(model)
-        found = data.from_folder(place, size, *shares, how.skip_broken, channels, fewest_classes=1)
-    return replace(found, classes=spelling(model.classes, found.classes))
+        return data.from_npz(place, *shares)
+    channels, size = _wanted(model)
+    return data.from_folder(place, size, *shares, how.skip_broken, channels, fewest_classes=1)
 
 
 def _wanted(model: Model) -> tuple[int, int]:
@@ -210,8 +208,7 @@ def _tests(chosen: Arguments, model: Model, dataset: Dataset, classes: Sequence[
         except DataError:
             return None, False
         parts = (getattr(found, config.split),)
-    names = spelling(classes, found.classes)
-    unknown = [name for name in names if name not in classes]
+    unknown = joined_classes(classes, found.classes)[len(classes) :]
     if unknown:
         raise DataError(f"{chosen.test_data} has the class {unknown[0]:.80}, which neither the run nor the data has")
-    return relabelled(joined(*parts), names, classes), own
+    return relabelled(joined(*parts), found.classes, classes), own

@@ -99,7 +99,7 @@ def from_arrays(
         _check_alike(key, splits[key].inputs, train_split.inputs)
     names = _class_names(classes, splits)
     for key, split in splits.items():
-        _check_labels(key, split.labels, len(names))
+        check_labels(key, split.labels, len(names))
     return Dataset(name, train_split, val_split, test_split, names)
 
 
@@ -206,7 +206,8 @@ def _class_names(classes: Sequence[str] | None, splits: dict[str, Split]) -> tup
     return tuple(classes)
 
 
-def _check_labels(key: str, labels: Labels, count: int) -> None:
+def check_labels(key: str, labels: Labels, count: int) -> None:
+    """Refuse labels that number none of so many classes."""
     wrong = np.flatnonzero((labels < 0) | (labels >= count))
     if len(wrong):
         index = int(wrong[0])

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset, Split
-from ..data.arrays import Inputs
+from ..data.arrays import Inputs, check_labels
 from ..data.locate import spelling
 from ..errors import ConfigError, DataError
 from ..learners.base import Learner, LearnerConfig
@@ -58,12 +58,12 @@ def learn(
     parent, observer = Path(parent), observer or Observer()
     preset, before, known = _parent(parent)
     model = load_model(parent)
-    dataset = replace(dataset, classes=spelling(model.classes, dataset.classes))
     classes = joined_classes(model.classes, dataset.classes)
     data = _relabelled(dataset, classes)
     _check_shape("new", model, dataset.input_shape)
     if tests is not None:
         _check_shape("tested", model, tests.inputs.shape[1:])
+        check_labels("tested", tests.labels, len(classes))
     stream, tested = _stream(before, data, tests)
     config = _config(before, dataset, stream)
     threads = config.threads or cores()
@@ -90,17 +90,17 @@ def learn(
 
 
 def joined_classes(known: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
-    """The names of all classes: those known, then those that are new, in their order.
+    """The names of all classes: those known, then those that are new, in their order, however accents are written.
 
     >>> joined_classes(["cat", "dog"], ["bird", "dog"])
     ('cat', 'dog', 'bird')
     """
-    return (*known, *(name for name in new if name not in known))
+    return (*known, *(name for name in spelling(known, new) if name not in known))
 
 
 def relabelled(split: Split, names: Sequence[str], classes: Sequence[str]) -> Split:
     """A split whose labels number `names`, with labels that number `classes`."""
-    numbers = np.array([classes.index(name) for name in names], dtype=np.int64)
+    numbers = np.array([classes.index(name) for name in spelling(classes, names)], dtype=np.int64)
     return replace(split, labels=numbers[split.labels])
 
 
