@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autorecall.checks import brief
+from autorecall.data.locate import twice
 from autorecall.errors import DataError
 
 Inputs: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
@@ -200,9 +200,11 @@ def _class_names(classes: Sequence[str] | None, splits: dict[str, Split]) -> tup
         return tuple(str(label) for label in range(largest + 1))
     if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
         raise DataError(f"classes is {brief(classes)}; give a list of names, one per class")
-    twice = next((name for name, count in Counter(classes).items() if count > 1), None)
-    if twice is not None:
-        raise DataError(f"two classes are called {brief(twice)}; give each a name of its own")
+    shared = twice(classes)
+    if shared is not None:
+        raise DataError(
+            f"two classes are called {brief(shared)}, as far as it can be read; give each a name of its own"
+        )
     return tuple(classes)
 
 
