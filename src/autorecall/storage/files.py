@@ -36,16 +36,19 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def place_to_write(path: Path) -> Path:
     """Where a file goes that a person named: a link is followed, and anything but a file or nothing is refused."""
+    found = None
     try:
-        path = path.resolve() if path.is_symlink() else path
-        found = path.stat() if path.exists() else None
-    except (OSError, RuntimeError) as error:  # a link to itself
-        raise ConfigError(
-            f"cannot write {path}: {getattr(error, 'strerror', error)}; give the name of a file"
-        ) from error
+        with suppress(FileNotFoundError):
+            found = path.stat()
+        place = path.resolve() if path.is_symlink() else path
+    except (OSError, ValueError) as error:  # such as a link to itself
+        said = getattr(error, "strerror", error)
+        raise ConfigError(f"cannot write {path}: {said}; give the name of a file") from error
     if found is not None and not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{path} is {kind_of(found)}; give the name of a file to write")
-    return path
+    if not place.parent.is_dir():
+        raise ConfigError(f"cannot write {path}: there is no folder {place.parent}; make it, or give another name")
+    return place
 
 
 def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
