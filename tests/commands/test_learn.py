@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from autorecall import DataError, from_arrays, load_model, run
+from autorecall import DataError, from_arrays, from_folder, load_model, run
 from autorecall.data import Dataset, load
 from autorecall.presets import PRESETS
 from autorecall.runs.another_day import joined_classes, learn, relabelled
@@ -250,6 +250,36 @@ def test_what_was_learned_on_any_day_is_not_tested(say: Say, days: Path) -> None
     said = say("learn", "second", "--data", "wednesday", "--test-data", "wednesday", "--out", "fourth")
     assert "the run learned from wednesday, so only its test images were tested" in said.err
     assert read(days / "fourth" / "result.json")["tasks"] == [["digit 5"]]
+    assert say("learn", "second", "--data", "wednesday", "--out", "fifth").code == 0
+    assert read(days / "fourth" / "result.json")["tested"] == read(days / "fifth" / "result.json")["tested"]
+
+
+def test_what_was_learned_is_known_again_however_it_was_split(say: Say, days: Path) -> None:
+    """With shares of its own, from the command line and from Python."""
+    monday, tuesday = "monday/train", "tuesday/train"
+    words = ["--dataset=folder", f"--data={monday}", "--image-size=28", "--test-share=0.5", "--curve-points=0"]
+    assert say("run", "mnist/naive", *words, "--fraction=0.2", "--out=out").code == 0
+    (typed,) = (days / "out").glob("folder/*/seed-0")
+    config = replace(PRESETS["mnist/naive"].config, fraction=0.2, curve_points=0)
+    run("mnist/naive", config, from_folder(monday, 28, test_share=0.5), "called", keep_learner=None)
+    for first in (str(typed), "called"):
+        second = f"second-{Path(first).name}"
+        learn(first, from_folder(tuesday, 28, 0.4, 0.2, fewest_classes=1), second)
+        for number, tested in enumerate((monday, tuesday)):
+            said = say("learn", second, "--data=wednesday", "--test-data", tested, "--out", f"{second}-{number}")
+            assert said.err == f"autorecall: the run learned from {tested}, so only its test images were tested\n"
+
+
+def test_what_was_learned_but_for_broken_images_is_known_again(say: Say, days: Path) -> None:
+    """On the same day, and on the day after."""
+    assert say("run", "mnist/naive", *OPTIONS, "--fraction", "0.2", "--out", "out").code == 0
+    (parent,) = (days / "out").glob("folder/*/seed-0")
+    (days / "tuesday" / "train" / "digit 4" / "0.png").write_text("no image")
+    sentence = "the run learned from tuesday, so only its test images were tested\n"
+    tuesday = ["--data", "tuesday", "--test-data", "tuesday", "--skip-broken", "--out", "second"]
+    assert say("learn", str(parent), *tuesday).err.endswith(sentence)
+    said = say("learn", "second", "--data", "wednesday", "--test-data", "tuesday", "--out", "third")
+    assert said.err == f"autorecall: {sentence}"
 
 
 def noise(path: Path, labels: list[int], names: list[str], **how: int) -> None:

@@ -165,9 +165,8 @@ def _learned(chosen: Arguments, model: Model, dataset: Dataset) -> Dataset | Non
     assert chosen.test_data is not None
     _, config = read_config(chosen.run / "config.json")
     before = lessons_of(read_result(chosen.run / "result.json"), config)
-    today = Lesson(dataset.fingerprint(), skip_broken=chosen.skip_broken)
     read: dict[tuple[object, ...], tuple[Dataset, str]] = {}
-    for lesson in (*before, today):
+    for lesson in (*before, Lesson.of(dataset)):
         how = (lesson.test_share, lesson.val_share, lesson.skip_broken)
         if how not in read:
             with suppress(DataError):  # such as one that there is a sentence about when all of it is read

@@ -47,6 +47,8 @@ class Dataset:
     classes: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     """Files that could not be read, where leaving them out was asked for."""
+    shares: tuple[float | None, float | None] = (None, None)
+    """The shares of training examples that were asked for, to test and to validate."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:

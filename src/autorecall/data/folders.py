@@ -82,7 +82,8 @@ def from_folder(
         with _left_out_advised():
             grey = channels == 1 or (channels is None and all(map(_is_grey, _every(listed))))
             data = _read("folder", listed, shares, image_size, "L" if grey else "RGB")
-        return replace(data, left_out=tuple(class_name(str(path.relative_to(folder))) for path in broken))
+        left_out = tuple(class_name(str(path.relative_to(folder))) for path in broken)
+        return replace(data, left_out=left_out, shares=(test_share, val_share))
 
 
 def every_image(folder: Path, image_size: int, channels: int, skip_broken: bool = False) -> Dataset:

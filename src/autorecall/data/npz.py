@@ -12,6 +12,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,7 @@ def from_npz(file: str | Path, test_share: float | None = None, val_share: float
         whole = from_arrays(train=every, test=pairs.get("test", every), val=pairs.get("val"), classes=names, name="npz")
     except DataError as error:
         raise DataError(f"{shown(path)}: {error}") from error
-    return _shared_out(path, whole, shares, pairs)
+    return replace(_shared_out(path, whole, shares, pairs), shares=(test_share, val_share))
 
 
 def _shared_out(path: Path, whole: Dataset, shares: tuple[float, float], given: Collection[str]) -> Dataset:

@@ -79,7 +79,7 @@ def learn(
             versions(),
             machine_of(learner.network, config.device),
             parent=os.fspath(parent),
-            lessons=[*lessons_of(known, before), Lesson(dataset.fingerprint(), skip_broken=bool(dataset.left_out))],
+            lessons=[*lessons_of(known, before), Lesson.of(dataset)],
             tested=seen,
         )
         loop = RunLoop(status, stream, learner, tested, data, observer, stop, fresh, keep_learner)
@@ -106,7 +106,7 @@ def relabelled(split: Split, names: Sequence[str], classes: Sequence[str]) -> Sp
 
 def lessons_of(result: Result, config: RunConfig) -> list[Lesson]:
     """What a run and those that it went on from learned; nothing is known of those that earlier versions made."""
-    if result.parent:
+    if result.parent or result.lessons:
         return result.lessons
     return [Lesson(result.data, config.test_share, config.val_share, result.left_out > 0)]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..checks import LARGEST_SEED, brief
+from ..data import Dataset
 from ..errors import DataError
 from ..storage.files import read_json
 from ..storage.formats import stamped, unstamped
@@ -70,6 +71,11 @@ class Lesson:
     val_share: float | None = None
     skip_broken: bool = False
 
+    @classmethod
+    def of(cls, dataset: Dataset) -> Lesson:
+        """What is to be learned of a dataset."""
+        return cls(dataset.fingerprint(), *dataset.shares, skip_broken=bool(dataset.left_out))
+
 
 @dataclass(frozen=True)
 class Result:
@@ -93,9 +99,10 @@ class Result:
     parent: str = ""
     """The folder of the run that this one went on from, if any."""
     lessons: list[Lesson] = field(default_factory=list)
-    """Of a run that went on from another: all that was learned before it and by it, the first day first."""
+    """Of a run that went on from another: all that was learned before it and by it, the first day first; of a first
+    day, only if its config does not say how the data were read."""
     tested: str = ""
-    """Of such a run, the fingerprint of all that was tested."""
+    """Of a run that went on from another, the fingerprint of all that was tested."""
     tasks: list[list[str]] = field(default_factory=list)
     """The names of each task's classes; earlier results have none."""
     left_out: int = 0

@@ -26,7 +26,7 @@ from ..stream import Stream, Task
 from ..torch_state import cores, limited_threads, own_random_state
 from .folder import RunStatus, held
 from .loop import Observer, RunLoop, few_of_each_class
-from .result import Result
+from .result import Lesson, Result
 
 VERSIONS = ("torch", "numpy")
 MOST_ACCURACIES = 2_000_000  # of all tests, up to 32 bytes each: more would outgrow what is read (storage/files.py)
@@ -70,6 +70,8 @@ def run(
         status = RunStatus(
             preset, config, dataset.fingerprint(), threads, versions(), machine_of(learner.network, config.device)
         )
+        if dataset.shares != (config.test_share, config.val_share):
+            status.lessons = [Lesson.of(dataset)]  # by which another day knows them again
         loop = RunLoop(status, stream, learner, tested, dataset, observer, stop, fresh, keep_learner)
         if folder is None:
             return loop.finish()
