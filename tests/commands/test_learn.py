@@ -300,6 +300,21 @@ def test_arrays_that_were_learned_are_known_again(say: Say, place: Path) -> None
     assert said.err == "autorecall: the run learned from monday.npz, so only its test images were tested\n"
 
 
+def test_arrays_to_test_may_be_one_of_a_class(say: Say, place: Path) -> None:
+    noise(place / "monday.npz", [0, 1] * 10, ["cat", "dog"])
+    noise(place / "tuesday.npz", [0] * 10, ["owl"], seed=1)
+    noise(place / "one.npz", [0, 1], ["cat", "dog"], seed=2)
+    with np.load(place / "one.npz") as one:
+        np.savez(place / "only.npz", test_x=one["x"], test_y=one["y"], classes=one["classes"])
+    assert say("run", "mnist/naive", "--data", "monday.npz", "--curve-points", "0", "--out", "out").code == 0
+    (parent,) = (place / "out").glob("npz/*/seed-0")
+    for tested in ("one", "only"):
+        words = ["--data", "tuesday.npz", "--test-data", f"{tested}.npz", "--out", tested]
+        said = say("learn", str(parent), *words)
+        assert (said.code, said.err) == (0, "")
+        assert read(place / tested / "result.json")["tasks"] == [["cat", "dog"], ["owl"]]
+
+
 def test_bytes_and_floats_are_tested_on_one_scale(say: Say, place: Path) -> None:
     noise(place / "monday.npz", [0, 1] * 10, ["cat", "dog"])
     noise(place / "bytes.npz", [0] * 10, ["owl"], seed=1)

@@ -15,9 +15,10 @@ from .. import data
 from ..config import ARRAYS
 from ..data import OWN, Dataset, Split
 from ..data.folders import every_image
+from ..data.npz import every_example
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own
-from ..runs.another_day import joined, joined_classes, learn, lessons_of, relabelled
+from ..runs.another_day import joined_classes, learn, lessons_of, relabelled
 from ..runs.folder import LEARNER, read_config
 from ..runs.model import Model, load_model
 from ..runs.names import shortened
@@ -190,15 +191,15 @@ def _tests(chosen: Arguments, model: Model, dataset: Dataset, classes: Sequence[
             own = True
             if found.fingerprint() == dataset.fingerprint():
                 return None, own  # which are tested anyway
-            parts: tuple[Split, ...] = (getattr(found, config.split),)
+            part = getattr(found, config.split)
         elif chosen.test_data.suffix.lower() == ".npz":
-            found = data.from_npz(chosen.test_data)
-            parts = (found.train, found.val, found.test)
+            found = every_example(chosen.test_data)
+            part = found.train
         else:
             channels, size = _wanted(model)
             found = every_image(chosen.test_data, size, channels, chosen.skip_broken)
             report_left_out(found)
-            parts = (found.train,)
+            part = found.train
     else:
         if config.dataset in (*OWN, ARRAYS):
             return None, False
@@ -206,8 +207,8 @@ def _tests(chosen: Arguments, model: Model, dataset: Dataset, classes: Sequence[
             found = data.load(config.dataset, may_download=False)
         except DataError:
             return None, False
-        parts = (getattr(found, config.split),)
+        part = getattr(found, config.split)
     unknown = joined_classes(classes, found.classes)[len(classes) :]
     if unknown:
         raise DataError(f"{chosen.test_data} has the class {unknown[0]:.80}, which neither the run nor the data has")
-    return relabelled(joined(*parts), found.classes, classes), own
+    return relabelled(part, found.classes, classes), own

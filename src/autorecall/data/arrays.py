@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +113,19 @@ def turned(images: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     """
     last = images.ndim >= 3 and images.shape[-1] in CHANNELS and images.shape[-3] not in CHANNELS
     return np.moveaxis(images, -1, -3) if last else images
+
+
+def joined(*splits: Split) -> Split:
+    """All examples together. Bytes among floats are scaled to [0, 1], as a batch of bytes is."""
+    mixed = len({split.inputs.dtype for split in splits}) > 1
+    inputs = np.concatenate([_scaled(split.inputs) if mixed else split.inputs for split in splits])
+    return Split(cast("Inputs", inputs), np.concatenate([split.labels for split in splits]))
+
+
+def _scaled(inputs: Inputs) -> npt.NDArray[np.float32]:
+    return (
+        np.divide(inputs, 255, dtype=np.float32) if inputs.dtype == np.uint8 else inputs.astype(np.float32, copy=False)
+    )
 
 
 def tail_of_each_class(labels: Labels, counts: Sequence[int]) -> npt.NDArray[np.bool_]:

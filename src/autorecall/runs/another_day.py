@@ -11,14 +11,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset, Split
-from ..data.arrays import Inputs, check_labels
+from ..data.arrays import check_labels, joined
 from ..data.locate import spelling
 from ..errors import ConfigError, DataError
 from ..learners.base import Learner, LearnerConfig
@@ -109,19 +107,6 @@ def lessons_of(result: Result, config: RunConfig) -> list[Lesson]:
     if result.parent or result.lessons:
         return result.lessons
     return [Lesson(result.data, config.test_share, config.val_share, result.left_out > 0)]
-
-
-def joined(*splits: Split) -> Split:
-    """All examples together. Bytes among floats are scaled to [0, 1], as a batch of bytes is."""
-    mixed = len({split.inputs.dtype for split in splits}) > 1
-    inputs = np.concatenate([_scaled(split.inputs) if mixed else split.inputs for split in splits])
-    return Split(cast("Inputs", inputs), np.concatenate([split.labels for split in splits]))
-
-
-def _scaled(inputs: Inputs) -> npt.NDArray[np.float32]:
-    return (
-        np.divide(inputs, 255, dtype=np.float32) if inputs.dtype == np.uint8 else inputs.astype(np.float32, copy=False)
-    )
 
 
 def _parent(folder: Path) -> tuple[str, RunConfig, Result]:
