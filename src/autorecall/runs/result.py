@@ -13,6 +13,7 @@ from ..storage.files import read_json
 from ..storage.formats import stamped, unstamped
 from ..storage.schema import decode
 
+SINCE_FORMAT_3 = ("lessons", "tested")  # fields of a result that were added since
 MOST = 10**15  # of anything that is counted or measured
 
 
@@ -130,8 +131,8 @@ class Diverged:
 
 
 def as_json(found: Result | Diverged) -> dict[str, object]:
-    """The content of the file."""
-    return stamped(asdict(found))
+    """The content of the file, which earlier versions can read unless it says what they did not know of."""
+    return stamped({name: value for name, value in asdict(found).items() if value or name not in SINCE_FORMAT_3})
 
 
 def read_result(path: Path) -> Result:
