@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from autorecall import DataError, from_arrays, load_model, run
+from autorecall import DataError, from_arrays, from_folder, load_model, run
 from autorecall.data import Dataset, load
 from autorecall.presets import PRESETS
-from autorecall.runs.another_day import learn
+from autorecall.runs.another_day import joined_classes, learn, relabelled
 
 from .worlds import FILES, Say, files, read, refused, times
 
@@ -178,6 +179,9 @@ def test_one_image_of_a_class_is_enough_to_test_it(say: Say, days: Path) -> None
         (f"{RUN} --data nowhere", "nowhere does not exist"),
         (f"{RUN} --data empty", "empty holds 0 class folders"),
         (f"{RUN} --data tuesday --test-data wednesday", "which neither the run nor the data has"),
+        (f"{RUN} --data flat --out flat/second", "--out flat/second lies among the class folders of --data, where it"),
+        (f"{RUN} --data tuesday --test-data flat --out flat/second", "lies among the class folders of --test-data"),
+        (f"{RUN} --data tuesday --out tuesday/train/second", "lies among the class folders of --data"),
         (f"{RUN} --data tuesday --out monday", "monday holds other files and no run of autorecall"),
     ],
 )
@@ -187,6 +191,7 @@ def test_bad_use_gets_one_sentence_and_leaves_nothing(say: Say, days: Path, word
     (days / RUN).parent.mkdir()
     shutil.copytree(found, days / RUN)
     (days / "empty").mkdir()
+    shutil.copytree(days / "tuesday" / "train", days / "flat")
     before = files(days)
     said = say("learn", *words.split())
     assert said.code == 2
@@ -194,22 +199,37 @@ def test_bad_use_gets_one_sentence_and_leaves_nothing(say: Say, days: Path, word
     assert files(days) == before
 
 
+def clusters(names: list[str]) -> Dataset:
+    """Classes that are easy to tell apart."""
+    labels = np.arange(60) % len(names)
+    inputs = np.random.default_rng(0).normal(labels[:, None], 0.1, (60, 4)).astype(np.float32)
+    return from_arrays((inputs, labels), (inputs, labels), classes=names)
+
+
 def test_from_python_with_inputs_of_any_kind(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-
-    def data(names: list[str]) -> Dataset:
-        labels = np.arange(60) % len(names)
-        inputs = rng.normal(labels[:, None], 0.1, (60, 4)).astype(np.float32)
-        return from_arrays((inputs, labels), (inputs, labels), classes=names)
-
     config = PRESETS["mnist/naive"].config
-    run("mnist/naive", config, data(["a", "b"]), tmp_path / "first")
-    result = learn(tmp_path / "first", data(["c", "d"]), tmp_path / "second")
+    run("mnist/naive", config, clusters(["a", "b"]), tmp_path / "first")
+    result = learn(tmp_path / "first", clusters(["c", "d"]), tmp_path / "second")
     assert result.tasks == [["c", "d"]]
     assert load_model(tmp_path / "second").classes == ("a", "b", "c", "d")
-    assert learn(tmp_path / "first", data(["c"])).parent == str(tmp_path / "first")
+    assert learn(tmp_path / "first", clusters(["c"])).parent == str(tmp_path / "first")
     with pytest.raises(DataError, match=r"has no config\.json; give the folder of a finished run"):
-        learn(tmp_path, data(["c"]))
+        learn(tmp_path, clusters(["c"]))
+
+
+def test_from_python_tests_are_labelled_by_all_classes(tmp_path: Path) -> None:
+    """However accents are written; a label of none of them is refused."""
+    run("mnist/naive", PRESETS["mnist/naive"].config, clusters(["caf\u00e9", "tea"]), tmp_path / "first")
+    new, tested = clusters(["cafe\u0301", "milk"]), clusters(["tea", "cafe\u0301", "milk"])
+    classes = joined_classes(["caf\u00e9", "tea"], new.classes)
+    assert classes == ("caf\u00e9", "tea", "milk")
+    tests = relabelled(tested.test, tested.classes, classes)
+    assert np.array_equal(tests.labels, np.array([1, 0, 2])[tested.test.labels])
+    result = learn(tmp_path / "first", new, tests=tests)
+    assert result.tasks == [["tea"], ["caf\u00e9", "milk"]]
+    for wrong in (-1, 3):
+        with pytest.raises(DataError, match=f"tested label 0 is {wrong}; expected 0 to 2, one number per class"):
+            learn(tmp_path / "first", new, tests=replace(tests, labels=np.full(60, wrong)))
 
 
 def test_what_was_learned_on_any_day_is_not_tested(say: Say, days: Path) -> None:
@@ -230,6 +250,36 @@ def test_what_was_learned_on_any_day_is_not_tested(say: Say, days: Path) -> None
     said = say("learn", "second", "--data", "wednesday", "--test-data", "wednesday", "--out", "fourth")
     assert "the run learned from wednesday, so only its test images were tested" in said.err
     assert read(days / "fourth" / "result.json")["tasks"] == [["digit 5"]]
+    assert say("learn", "second", "--data", "wednesday", "--out", "fifth").code == 0
+    assert read(days / "fourth" / "result.json")["tested"] == read(days / "fifth" / "result.json")["tested"]
+
+
+def test_what_was_learned_is_known_again_however_it_was_split(say: Say, days: Path) -> None:
+    """With shares of its own, from the command line and from Python."""
+    monday, tuesday = "monday/train", "tuesday/train"
+    words = ["--dataset=folder", f"--data={monday}", "--image-size=28", "--test-share=0.5", "--curve-points=0"]
+    assert say("run", "mnist/naive", *words, "--fraction=0.2", "--out=out").code == 0
+    (typed,) = (days / "out").glob("folder/*/seed-0")
+    config = replace(PRESETS["mnist/naive"].config, fraction=0.2, curve_points=0)
+    run("mnist/naive", config, from_folder(monday, 28, test_share=0.5), "called", keep_learner=None)
+    for first in (str(typed), "called"):
+        second = f"second-{Path(first).name}"
+        learn(first, from_folder(tuesday, 28, 0.4, 0.2, fewest_classes=1), second)
+        for number, tested in enumerate((monday, tuesday)):
+            said = say("learn", second, "--data=wednesday", "--test-data", tested, "--out", f"{second}-{number}")
+            assert said.err == f"autorecall: the run learned from {tested}, so only its test images were tested\n"
+
+
+def test_what_was_learned_but_for_broken_images_is_known_again(say: Say, days: Path) -> None:
+    """On the same day, and on the day after."""
+    assert say("run", "mnist/naive", *OPTIONS, "--fraction", "0.2", "--out", "out").code == 0
+    (parent,) = (days / "out").glob("folder/*/seed-0")
+    (days / "tuesday" / "train" / "digit 4" / "0.png").write_text("no image")
+    sentence = "the run learned from tuesday, so only its test images were tested\n"
+    tuesday = ["--data", "tuesday", "--test-data", "tuesday", "--skip-broken", "--out", "second"]
+    assert say("learn", str(parent), *tuesday).err.endswith(sentence)
+    said = say("learn", "second", "--data", "wednesday", "--test-data", "tuesday", "--out", "third")
+    assert said.err == f"autorecall: {sentence}"
 
 
 def noise(path: Path, labels: list[int], names: list[str], **how: int) -> None:
@@ -248,6 +298,21 @@ def test_arrays_that_were_learned_are_known_again(say: Say, place: Path) -> None
     (parent,) = (place / "out").glob("npz/*/seed-0")
     said = say("learn", str(parent), "--data", "tuesday.npz", "--test-data", "monday.npz")
     assert said.err == "autorecall: the run learned from monday.npz, so only its test images were tested\n"
+
+
+def test_arrays_to_test_may_be_one_of_a_class(say: Say, place: Path) -> None:
+    noise(place / "monday.npz", [0, 1] * 10, ["cat", "dog"])
+    noise(place / "tuesday.npz", [0] * 10, ["owl"], seed=1)
+    noise(place / "one.npz", [0, 1], ["cat", "dog"], seed=2)
+    with np.load(place / "one.npz") as one:
+        np.savez(place / "only.npz", test_x=one["x"], test_y=one["y"], classes=one["classes"])
+    assert say("run", "mnist/naive", "--data", "monday.npz", "--curve-points", "0", "--out", "out").code == 0
+    (parent,) = (place / "out").glob("npz/*/seed-0")
+    for tested in ("one", "only"):
+        words = ["--data", "tuesday.npz", "--test-data", f"{tested}.npz", "--out", tested]
+        said = say("learn", str(parent), *words)
+        assert (said.code, said.err) == (0, "")
+        assert read(place / tested / "result.json")["tasks"] == [["cat", "dog"], ["owl"]]
 
 
 def test_bytes_and_floats_are_tested_on_one_scale(say: Say, place: Path) -> None:

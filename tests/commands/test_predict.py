@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from autorecall.data import Dataset
+from autorecall.runs.model import Model
 
-from .worlds import Say
+from .worlds import Say, refused
 
 RUN = "runs/mnist/slda/seed-0"
 
@@ -51,6 +53,33 @@ def test_a_table_has_all_of_them(say: Say, digits: Path, place: Path) -> None:
     for row in rows:
         shares = [float(row[f"probability_{place}"]) for place in (1, 2, 3)]
         assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.usefixtures("digits")
+def test_a_table_goes_where_a_link_leads(say: Say, place: Path) -> None:
+    (place / "link.csv").symlink_to("real.csv")
+    said = say("predict", RUN, "images", "--csv", "link.csv")
+    assert (said.code, said.out) == (0, "wrote link.csv\n")
+    assert (place / "link.csv").is_symlink()
+    assert len((place / "real.csv").read_text().splitlines()) == 11
+
+
+@pytest.mark.usefixtures("digits")
+def test_a_table_that_could_not_be_written_is_refused_before_the_work(
+    say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Model, "predict", lambda *_: pytest.fail("an image was classified"))
+    reading, writing = os.pipe()
+    (place / "loop.csv").symlink_to("loop.csv")
+    for name, sentence in (
+        (f"/dev/fd/{writing}", f"/dev/fd/{writing} is a pipe; give the name of a file to write"),
+        ("/dev/null", "/dev/null is a device; give"),
+        ("loop.csv", "cannot write loop.csv: Too many levels of symbolic links; give the name of a file"),
+        ("nowhere/found.csv", "cannot write nowhere/found.csv: there is no folder nowhere; make it, or give another"),
+    ):
+        refused(say("predict", RUN, "images", "--csv", name), sentence)
+    os.close(reading)
+    os.close(writing)
 
 
 def test_an_image_that_cannot_be_read_does_not_spoil_the_others(say: Say, digits: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from autorecall.data import Dataset, from_arrays
 from autorecall.data.arrays import Pair, tail_of_each_class
+from autorecall.data.locate import spelling
 
 from .conftest import Refused
 
@@ -218,8 +219,16 @@ def test_tail_of_each_class_against_a_plain_loop() -> None:
         assert mask[i] == (after < counts[label])
 
 
-def test_two_classes_of_one_name_are_refused(refused: Refused) -> None:
+@pytest.mark.parametrize("names", [["cat", "cat"], ["caf\u00e9", "cafe\u0301"]])
+def test_two_classes_of_one_name_are_refused(refused: Refused, names: list[str]) -> None:
     """Another day, they would be taken for one."""
     images = np.zeros((4, 2, 2), dtype=np.uint8)
-    with refused("two classes are called 'cat'; give each a name of its own"):
-        from_arrays((images, [0, 1, 0, 1]), (images, [0, 1, 0, 1]), classes=["cat", "cat"])
+    with refused("two classes are called 'ca", "as far as it can be read; give each a name of its own"):
+        from_arrays((images, [0, 1, 0, 1]), (images, [0, 1, 0, 1]), classes=names)
+
+
+def test_a_name_that_is_known_stays_as_it_is() -> None:
+    """Earlier versions made runs with both."""
+    both = ("caf\u00e9", "cafe\u0301")
+    assert spelling(both, both) == both
+    assert spelling(both[:1], both) == (both[0], both[0])

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from autorecall.data import from_arrays, from_npz, load, npz
+from autorecall.data.npz import every_example
 
 from .conftest import Refused
 
@@ -249,3 +250,33 @@ def test_reading_needs_no_torch(file: Path) -> None:
         f"import sys; from autorecall.data import from_npz; from_npz({str(file)!r}); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [(["test"], [1]), (["train", "test", "val"], [0, 1, 2]), (["test", "val"], [1, 2]), (["all", "test"], [1, 3])],
+    ids=str,
+)
+def test_every_example_is_taken_from_whichever_parts_there_are(
+    file: Path, parts: list[str], expected: list[int]
+) -> None:
+    """One of a class will do."""
+    arrays: dict[str, np.ndarray] = {}
+    for number, part in enumerate(("train", "test", "val", "all")):
+        prefix = "" if part == "all" else f"{part}_"
+        if part in parts:
+            arrays |= {f"{prefix}x": np.full((1, 2, 2), number, np.uint8), f"{prefix}y": np.array([number])}
+    np.savez(file, **arrays, classes=["cat", "dog", "owl", "elk"])  # type: ignore[arg-type]
+    found = every_example(file)
+    assert found.train.labels.tolist() == expected
+    assert found.train.inputs[:, 0, 0, 0].tolist() == expected
+    assert found.classes == ("cat", "dog", "owl", "elk")
+
+
+def test_a_file_without_examples_has_none_to_test(file: Path, refused: Refused) -> None:
+    np.savez(file, classes=["cat", "dog"])
+    with refused("has classes; expected train_x, train_y, test_x and test_y, or x and y alone"):
+        every_example(file)
+    np.savez(file, test_x=np.zeros((0, 2, 2), np.uint8), test_y=np.zeros(0, np.int64))
+    with refused("split is empty; give it at least one example"):
+        every_example(file)

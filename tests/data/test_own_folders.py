@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from autorecall.data import Dataset, Split, from_folder, load
+from autorecall.data.folders import every_image
 
 from .conftest import Refused
 
@@ -137,6 +138,19 @@ def test_accents_may_be_letters_of_their_own_in_one_part(tmp_path: Path) -> None
     data = read(tmp_path)
     assert data.classes == ("caf\u00e9", "tea")
     assert (greys(data.test), data.test.labels.tolist()) == ([10, 11], [0, 1])
+    every = every_image(tmp_path, 2, 1)
+    assert every.classes == ("caf\u00e9", "tea")
+    assert (greys(every.train), every.train.labels.tolist()) == ([0, 1, 10, 2, 3, 11], [0, 0, 0, 1, 1, 1])
+
+
+@pytest.mark.parametrize("part", ["train", "test", "val"])
+def test_two_classes_of_one_name_are_refused_in_any_part(tmp_path: Path, refused: Refused, part: str) -> None:
+    for name in ("train", "test", "val"):
+        lay(tmp_path / name, {"caf\u00e9": 2, "tea": 2})
+    lay(tmp_path / part, {"cafe\u0301": 2})
+    for reader in (read, lambda folder: every_image(folder, 2, 1)):
+        with refused("two class folders are called caf", "as far as it can be read; rename one of them"):
+            reader(tmp_path)
 
 
 def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:

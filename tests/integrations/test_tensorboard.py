@@ -98,9 +98,43 @@ def test_a_run_leaves_its_history_matrix_and_picture(tmp_path: Path, capsys: pyt
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         ["config.json", "curves.png", "history.csv", "model.safetensors", "recalled.png", "result.json", "tensorboard"]
     )
+
+
+@needs_tensorboard
+def test_the_command_given_again_completes_events_and_never_loses_any(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may have been cut short by an interruption, and history.csv may be gone by now."""
+    words = ["run", *WORDS, "--tensorboard", "--out", str(tmp_path)]
+    assert cli.dispatch(words) == 0
+    folder = tmp_path / "mnist" / NAME / "seed-0"
     (file,) = (folder / "tensorboard").iterdir()
-    assert cli.dispatch(["run", *WORDS, "--tensorboard", "--out", str(tmp_path)]) == 0
-    assert list((folder / "tensorboard").iterdir()) == [file]
+    whole, before = Events(folder).scalars, file.read_bytes()
+    for cut in (len(before), len(before) // 2, 10):
+        file.write_bytes(before[:cut])
+        assert cli.dispatch(words) == 0
+        assert same(Events(folder).scalars, whole)
+        (file,) = (folder / "tensorboard").iterdir()
+    before = file.read_bytes()
+    rows = (folder / "history.csv").read_text().splitlines(keepends=True)
+    capsys.readouterr()
+    for content, sentence in (
+        ("".join(rows[:8]), "history.csv has 7 of 15 steps"),
+        ("".join(rows[:1] + rows[8:]), "history.csv has 8 of 15 steps"),
+        ("nothing", "history.csv has 0 of 15 steps"),
+        ("step,task\nfirst,1\n", "history.csv is not the history of a run (invalid literal"),
+        (None, "history.csv is not the history of a run (cannot read"),
+    ):
+        (folder / "history.csv").unlink()
+        if content is not None:
+            (folder / "history.csv").write_text(content)
+        assert cli.dispatch(words) == 0
+        said = capsys.readouterr().err
+        assert said.startswith("autorecall: ")
+        assert sentence in said
+        assert said.endswith("; TensorBoard's event files stay as they are\n")
+        assert [path.read_bytes() for path in (folder / "tensorboard").iterdir()] == [before]
+        (folder / "history.csv").touch()
 
 
 def interrupted(folder: Path, config: RunConfig, after: int, watched: bool = True) -> None:

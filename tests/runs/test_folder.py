@@ -26,6 +26,8 @@ from autorecall.runs.result import Result
 from autorecall.runs.run import run
 from autorecall.storage.formats import FORMAT, stamped
 from autorecall.storage.schema import to_json
+from autorecall.storage.state import State, mapping
+from autorecall.storage.state_file import read_state, write_state
 
 from .worlds import FINISHED, STEPS, Stop, Watch, config, contents, interrupt, kill, names, saved
 
@@ -235,7 +237,23 @@ def test_of_many_at_once_one_runs_and_the_others_are_refused(data: Dataset, tmp_
     assert all("is in use by process" in sentence for sentence in refusals)
 
 
-# Damaged checkpoints, and what was left
+# What is in checkpoints, damaged ones, and what was left
+
+
+def test_a_checkpoint_holds_nothing_that_only_the_result_says(data: Dataset, tmp_path: Path) -> None:
+    """One of a version that put it there is read all the same."""
+    run("own/bars", config(), data, tmp_path / "whole")
+    interrupt(config(), data, tmp_path / "run", 3)
+    (path,) = (tmp_path / "run" / "checkpoints").glob("step-*")
+    state = read_state(path)
+    stored = mapping(state["run"])
+    assert stored.keys().isdisjoint(("lessons", "tested"))
+    lesson: State = {"data": "abc", "test_share": None, "val_share": 0.5, "skip_broken": True}
+    write_state(path, {**state, "run": {**stored, "lessons": [lesson], "tested": "abc"}})
+    watch = Watch()
+    run("own/bars", config(), data, tmp_path / "run", watch)
+    assert watch.resumptions == [3]
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("damaged", [1, 2])

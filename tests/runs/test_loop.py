@@ -381,7 +381,9 @@ def test_rows_that_are_lost_while_a_task_is_tested_do_not_end_the_run(
         path.unlink()
     with pytest.warns(UserWarning, match="so its rows begin where the run resumes"), pytest.raises(Killed):
         run("own/bars", config("arm", curve_points=0), data, tmp_path, Fallen())
-    assert run("own/bars", config("arm", curve_points=0), data, tmp_path).steps == STEPS
+    found = run("own/bars", config("arm", curve_points=0), data, tmp_path)
+    assert found.accuracy_matrix == whole["result.json"]["accuracy_matrix"]  # type: ignore[index]
+    assert contents(tmp_path)["model.safetensors"] == whole["model.safetensors"]
 
 
 def test_a_history_that_something_else_changed_is_said_at_the_end(data: Dataset, tmp_path: Path) -> None:

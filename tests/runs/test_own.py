@@ -204,6 +204,6 @@ def test_a_number_with_a_name_of_ours_is_refused_at_the_first_step(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Mine, "build", lambda self, network, seed: Counting(network, self, seed))
-    with pytest.raises(InputError, match=r"^Counting\.learn returned a number called step or task"):
+    with pytest.raises(InputError, match=r"^Counting\.learn returned a number called task, which history\.csv has"):
         run("own/bars", OWN, data, tmp_path)
     assert not (tmp_path / "result.json").exists()

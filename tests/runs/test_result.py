@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autorecall.errors import AutorecallError, DataError
-from autorecall.runs.result import Diverged, MemoryCount, Point, Result, Seconds, as_json, read_result, read_stopped
+from autorecall.runs.result import (
+    Diverged,
+    Lesson,
+    MemoryCount,
+    Point,
+    Result,
+    Seconds,
+    as_json,
+    read_result,
+    read_stopped,
+)
 from autorecall.storage.files import write_json
 from autorecall.storage.formats import FORMAT
 
@@ -32,6 +43,9 @@ DIVERGED = Diverged("own/bars", seed=3, step=5, task=2, term="the loss", value="
 def test_a_result_comes_back(tmp_path: Path) -> None:
     write_json(tmp_path / "result.json", as_json(RESULT))
     assert read_result(tmp_path / "result.json") == RESULT
+    learned = replace(RESULT, parent="monday", lessons=[Lesson("abc", 0.5), Lesson("def")], tested="ghi")
+    write_json(tmp_path / "result.json", as_json(learned))
+    assert read_result(tmp_path / "result.json") == learned
 
 
 def test_why_a_run_diverged_comes_back(tmp_path: Path) -> None:

@@ -19,14 +19,18 @@ from torch import Tensor
 from autorecall import ARMConfig, LagConfig, Learner, LearnerConfig, LwFConfig, NaiveConfig, load, save
 from autorecall.data import Dataset, Split, from_arrays
 from autorecall.data import load as load_data
-from autorecall.errors import AutorecallError, ConfigError, InputError, StoppedError
+from autorecall.errors import AutorecallError, ConfigError, InputError, InterruptedRunError, StoppedError
 from autorecall.metrics import average_accuracy, forgetting
 from autorecall.networks import MLPConfig, ResNet18Config
 from autorecall.presets import PRESETS
-from autorecall.runs.folder import read_config
+from autorecall.runs.folder import RunStatus, checkpoint, read_config
+from autorecall.runs.history import Extent
 from autorecall.runs.loop import Observer
-from autorecall.runs.result import MemoryCount, Result, Seconds, read_result
-from autorecall.runs.run import run
+from autorecall.runs.result import MemoryCount, Point, Result, Seconds, as_json, read_result
+from autorecall.runs.run import MOST_ACCURACIES, run
+from autorecall.storage import files, state_file
+from autorecall.storage.state import mapping
+from autorecall.storage.state_file import read_state, write_state
 from autorecall.stream import Stream, StreamConfig
 from autorecall.torch_state import cores
 
@@ -56,7 +60,8 @@ def test_a_run_writes_its_config_history_and_result(data: Dataset, tmp_path: Pat
     # The data were given, so the config names none that it could be run on again.
     given = dataclasses.replace(chosen, dataset="arrays", image_size=None)
     assert read_config(folder / "config.json") == ("own/bars", given)
-    fields = [field.name for field in dataclasses.fields(Result)]
+    # Without those that earlier versions do not know of, as there is nothing to say.
+    fields = [field.name for field in dataclasses.fields(Result) if field.name not in ("lessons", "tested")]
     assert list(json.loads((folder / "result.json").read_text())) == ["format", *fields]
     assert read_result(folder / "result.json") == result
     assert (result.preset, result.seed, result.split) == ("own/bars", 3, "test")
@@ -410,10 +415,44 @@ def test_a_history_that_cannot_be_written_is_one_sentence(data: Dataset, tmp_pat
     assert [row["step"] for row in history(tmp_path)] == [str(step + 1) for step in range(STEPS)]
 
 
-def test_more_tasks_than_can_be_tested_after_each_are_refused(tmp_path: Path) -> None:
-    labels = np.arange(1001)
-    inputs = np.zeros((1001, 2), dtype=np.float32)
+@pytest.mark.parametrize(
+    ("tasks", "points", "count"),
+    [(1001, 50, "2,004,002"), (1000, 1000, "2,001,000"), (500, 10_000, "5,250,500"), (1415, 0, "2,002,225")],
+)
+def test_more_accuracies_than_could_be_read_again_are_refused(
+    tmp_path: Path, tasks: int, points: int, count: str
+) -> None:
+    labels = np.arange(tasks)
+    inputs = np.zeros((tasks, 2), dtype=np.float32)
     many = from_arrays((inputs, labels), (inputs, labels))
-    with pytest.raises(ConfigError, match="the stream has 1,001 tasks; expected 1,000 at most"):
-        run("own/many", config(stream=StreamConfig(1)), many, tmp_path)
+    sentence = (
+        f"the stream has {tasks:,} tasks and curve_points is {points:,}, which takes {count} accuracies; expected 2"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        run("own/many", config(stream=StreamConfig(1), curve_points=points), many, tmp_path)
     assert not any(tmp_path.iterdir())
+
+
+def test_as_many_tasks_as_are_admitted_begin() -> None:
+    labels = np.arange(1000)
+    inputs = np.zeros((1000, 2), dtype=np.float32)
+    many = from_arrays((inputs, labels), (inputs, labels))
+    with pytest.raises(InterruptedRunError, match="interrupted at step 1 of 1000"):
+        run("own/many", config(stream=StreamConfig(1), curve_points=999), many, stop=lambda: True)
+
+
+def test_as_many_accuracies_as_are_admitted_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundredth of them, each as long as one can be, in files of a hundredth of the size."""
+    monkeypatch.setattr(files, "LARGEST_JSON", files.LARGEST_JSON // 100)
+    monkeypatch.setattr(state_file, "LARGEST_HEADER", state_file.LARGEST_HEADER // 100)
+    tasks = 100
+    assert 2 * tasks**2 == MOST_ACCURACIES // 100
+    row = [1.2345678901234567e-05] * tasks
+    status = RunStatus("own/many", config(), "", 1, {}, steps=tasks)
+    status.matrix, status.curve = [row] * tasks, [Point(step, row) for step in range(1, tasks + 1)]
+    write_state(tmp_path / "state", checkpoint(status, Extent.of(b"step,task\n100,1\n"), {}))
+    assert mapping(mapping(read_state(tmp_path / "state"))["run"])["matrix"] == status.matrix
+    none, matrix = MemoryCount(0, 0.0, 0, 0.0), status.matrix
+    result = Result("own/many", 0, "test", 1.0, 1.0, matrix, none, tasks, Seconds(), {}, {}, curve=status.curve)
+    files.write_json(tmp_path / "result.json", as_json(result))
+    assert read_result(tmp_path / "result.json") == result

@@ -64,8 +64,19 @@ def test_a_file_that_a_person_names_goes_where_a_link_leads_and_to_no_pipe(tmp_p
     assert place_to_write(tmp_path / "new.csv") == tmp_path / "new.csv"
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
-    for name, kind in (("pipe", "is a pipe"), (".", "is a folder"), ("loop", "cannot write")):
-        with pytest.raises(ConfigError, match=kind):
+    (tmp_path / "astray").symlink_to("nowhere/real.csv")
+    (tmp_path / "to-pipe").symlink_to("pipe")
+    for name, sentence in (
+        ("pipe", "pipe is a pipe; give the name of a file to write"),
+        ("to-pipe", "to-pipe is a pipe"),
+        (".", "is a folder"),
+        ("loop", "loop: Too many levels of symbolic links; give the name of a file"),
+        ("nowhere/new.csv", "nowhere/new.csv: there is no folder .*nowhere; make it, or give another name"),
+        ("astray", "astray: there is no folder .*nowhere; make it"),
+        ("pipe/new.csv", "new.csv: Not a directory; give the name of a file"),
+        ("\0", "null"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
             place_to_write(tmp_path / name)
 
 

@@ -35,8 +35,8 @@ def _bench(json: Path | None = None) -> None:
     if json is not None:
         if json.is_dir() or json.suffix == ".png":
             raise ConfigError(f"--json is {json}; expected a file that does not end in .png, such as bench.json")
-        place_to_write(json)
         make_folder(json.parent)
+        place = place_to_write(json)
     keep_freed_memory()
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
@@ -49,7 +49,7 @@ def _bench(json: Path | None = None) -> None:
     if json is not None:
         from .pictures import draw_growth
 
-        write_json(place_to_write(json), report.as_json())
+        write_json(place, report.as_json())
         draw_growth(json.with_suffix(".png"), report.growth_seconds)
 
 

@@ -15,10 +15,10 @@ from .. import data
 from ..config import ARRAYS
 from ..data import OWN, Dataset, Split
 from ..data.folders import every_image
-from ..data.locate import spelling
+from ..data.npz import every_example
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own
-from ..runs.another_day import joined, joined_classes, learn, lessons_of, relabelled
+from ..runs.another_day import joined_classes, learn, lessons_of, relabelled
 from ..runs.folder import LEARNER, read_config
 from ..runs.model import Model, load_model
 from ..runs.names import shortened
@@ -28,7 +28,7 @@ from .output import quiet_console
 from .process import keep_freed_memory
 from .run import Bar, print_result
 from .signals import watched
-from .source import report_left_out, report_unread
+from .source import refuse_among_classes, report_left_out, report_unread
 from .text import complain, printable
 from .words import chosen_from
 
@@ -86,6 +86,9 @@ def main(arguments: list[str]) -> None:
     Own(chosen.network, chosen.learner).imported()
     if chosen.run.name in ("", ".."):
         chosen = replace(chosen, run=chosen.run.resolve())  # to be named, and found again
+    folder = chosen.out or _beside(chosen.run, chosen.data)
+    refuse_among_classes(folder, "--data", chosen.data)
+    refuse_among_classes(folder, "--test-data", chosen.test_data)
     model = load_model(chosen.run)
     dataset = _load(chosen.data, model, Lesson("", skip_broken=chosen.skip_broken))
     report_left_out(dataset)
@@ -93,15 +96,15 @@ def main(arguments: list[str]) -> None:
         report_unread(chosen.data)
     classes = joined_classes(model.classes, dataset.classes)
     tests, own = _tests(chosen, model, dataset, classes)
-    folder = chosen.out or _beside(chosen.run, chosen.data)
     console = quiet_console()
     done = not chosen.fresh and (folder / "result.json").exists()
     if done and chosen.keep_learner and not (folder / LEARNER).exists():
         raise ConfigError(f"{folder} holds a finished run that did not keep its learner; --fresh runs it again")
     keep_freed_memory()
     _, parent = read_config(chosen.run / "config.json")
-    learned, tested = _named(dataset.train, dataset), _named(getattr(dataset, parent.split), dataset)
-    tested |= {classes[label] for label in np.unique(tests.labels).tolist()} if tests is not None else set()
+    parts = [relabelled(part, dataset.classes, classes) for part in (dataset.train, getattr(dataset, parent.split))]
+    learned, tested, further = (_named(part, classes) for part in (*parts, tests))
+    tested |= further
     today = [name for name in classes if name in learned]
     earlier = [name for name in classes if name in tested and name not in today]
     if not earlier and set(classes) != set(today):
@@ -134,20 +137,18 @@ def _beside(run: Path, place: Path) -> Path:
     return run.with_name(shortened(f"{run.name}+{name}"))
 
 
-def _named(split: Split, dataset: Dataset) -> set[str]:
+def _named(split: Split | None, classes: Sequence[str]) -> set[str]:
     """The classes that a split has images of."""
-    return {dataset.classes[label] for label in np.unique(split.labels).tolist()}
+    return set() if split is None else {classes[label] for label in np.unique(split.labels).tolist()}
 
 
 def _load(place: Path, model: Model, how: Lesson) -> Dataset:
     """Images, made as large and as colourful as the model wants them."""
     shares = (how.test_share, how.val_share)
     if place.suffix.lower() == ".npz":
-        found = data.from_npz(place, *shares)
-    else:
-        channels, size = _wanted(model)
-        found = data.from_folder(place, size, *shares, how.skip_broken, channels, fewest_classes=1)
-    return replace(found, classes=spelling(model.classes, found.classes))
+        return data.from_npz(place, *shares)
+    channels, size = _wanted(model)
+    return data.from_folder(place, size, *shares, how.skip_broken, channels, fewest_classes=1)
 
 
 def _wanted(model: Model) -> tuple[int, int]:
@@ -165,9 +166,8 @@ def _learned(chosen: Arguments, model: Model, dataset: Dataset) -> Dataset | Non
     assert chosen.test_data is not None
     _, config = read_config(chosen.run / "config.json")
     before = lessons_of(read_result(chosen.run / "result.json"), config)
-    today = Lesson(dataset.fingerprint(), skip_broken=chosen.skip_broken)
     read: dict[tuple[object, ...], tuple[Dataset, str]] = {}
-    for lesson in (*before, today):
+    for lesson in (*before, Lesson.of(dataset)):
         how = (lesson.test_share, lesson.val_share, lesson.skip_broken)
         if how not in read:
             with suppress(DataError):  # such as one that there is a sentence about when all of it is read
@@ -191,15 +191,15 @@ def _tests(chosen: Arguments, model: Model, dataset: Dataset, classes: Sequence[
             own = True
             if found.fingerprint() == dataset.fingerprint():
                 return None, own  # which are tested anyway
-            parts: tuple[Split, ...] = (getattr(found, config.split),)
+            part = getattr(found, config.split)
         elif chosen.test_data.suffix.lower() == ".npz":
-            found = data.from_npz(chosen.test_data)
-            parts = (found.train, found.val, found.test)
+            found = every_example(chosen.test_data)
+            part = found.train
         else:
             channels, size = _wanted(model)
             found = every_image(chosen.test_data, size, channels, chosen.skip_broken)
             report_left_out(found)
-            parts = (found.train,)
+            part = found.train
     else:
         if config.dataset in (*OWN, ARRAYS):
             return None, False
@@ -207,9 +207,8 @@ def _tests(chosen: Arguments, model: Model, dataset: Dataset, classes: Sequence[
             found = data.load(config.dataset, may_download=False)
         except DataError:
             return None, False
-        parts = (getattr(found, config.split),)
-    names = spelling(classes, found.classes)
-    unknown = [name for name in names if name not in classes]
+        part = getattr(found, config.split)
+    unknown = joined_classes(classes, found.classes)[len(classes) :]
     if unknown:
         raise DataError(f"{chosen.test_data} has the class {unknown[0]:.80}, which neither the run nor the data has")
-    return relabelled(joined(*parts), names, classes), own
+    return relabelled(part, found.classes, classes), own

@@ -203,7 +203,7 @@ def _data_of(run: Run) -> list[str]:
     """
     result = run.result
     days = "".join([*(lesson.data for lesson in result.lessons), result.tested]).encode()
-    data = hashlib.sha256(days).hexdigest() if result.lessons else result.data
+    data = hashlib.sha256(days).hexdigest() if result.parent and result.lessons else result.data
     return [data[:8]] if data else []
 
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from ..checks import brief
 from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset
-from ..data.folders import lists_classes
 from ..errors import ConfigError, DataError, InterruptedRunError
 from ..own import Own, blamed
 from ..presets import DEFAULT, PRESETS, changes, preset, share_of_images
@@ -37,7 +36,7 @@ from .output import Bars, quiet_console
 from .own_data import COLOUR, best_preset, dataset_meant, fitted, why_best
 from .process import keep_freed_memory
 from .signals import watched
-from .source import Source, report_left_out, report_unread, source_of
+from .source import Source, refuse_among_classes, report_left_out, report_unread, source_of
 from .text import complain, printable
 from .words import chosen_from, silent
 
@@ -106,7 +105,7 @@ def main(arguments: list[str]) -> None:
     config = chosen.run
     folder = run_folder(chosen.out, chosen.preset, config)
     if chosen.tensorboard:
-        _board(folder)  # refuses if the package is missing, before anything is done
+        _board(folder, _Complaining())  # refuses if the package is missing, before anything is done
     source = source_of(config, chosen.data)
     if chosen.data is not None and config.dataset == "mnist":
         complain("--data is not used, as mnist comes with the package; add --dataset folder for your own images")
@@ -121,7 +120,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"{folder} holds a finished run that drew no pictures; --fresh runs it again")
     if earlier is not None:
         if chosen.tensorboard:
-            with _board(folder) as board:
+            with _board(folder, _Complaining()) as board:
                 board.complete(earlier)
         console.print(f"already finished: {printable(str(folder))}; --fresh runs it again", soft_wrap=True)
         print_matrix(console, config, earlier)
@@ -153,7 +152,7 @@ def main(arguments: list[str]) -> None:
     print_result(console, config, result, folder)
 
 
-def _board(folder: Path, observer: Observer | None = None) -> TensorBoard:
+def _board(folder: Path, observer: Observer) -> TensorBoard:
     from ..integrations.tensorboard import TensorBoard
 
     return TensorBoard(folder, observer)
@@ -259,11 +258,8 @@ def _checked(chosen: Arguments) -> Arguments:
         preset(chosen.preset)
     if chosen.run.dataset == ARRAYS:
         raise ConfigError("dataset is 'arrays', which only Python can give; use --dataset folder for your own images")
-    if chosen.run.dataset == "folder" and chosen.data is not None and lists_classes(chosen.data, chosen.out):
-        raise ConfigError(
-            f"--out {chosen.out} lies among the class folders of --data, where it would be taken for a class; choose "
-            "another --out"
-        )
+    if chosen.run.dataset == "folder":
+        refuse_among_classes(chosen.out, "--data", chosen.data)
     return chosen
 
 
@@ -278,7 +274,15 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
     return found
 
 
-class Bar(Observer):
+class _Complaining(Observer):
+    """Prints warnings."""
+
+    def warned(self, sentence: str) -> None:
+        """Print it."""
+        complain(sentence)
+
+
+class Bar(_Complaining):
     """A progress bar with the time left, one row of the matrix per task, and pictures at the end."""
 
     def __init__(
@@ -301,10 +305,6 @@ class Bar(Observer):
     def resumed(self, step: int, steps: int) -> None:
         """Say where the run resumes."""
         self._console.print(f"resuming after step {step} of {steps}: {printable(str(self._folder))}", soft_wrap=True)
-
-    def warned(self, sentence: str) -> None:
-        """Print it."""
-        complain(sentence)
 
     def step(self, step: int, steps: int, task: int, numbers: Mapping[str, float]) -> None:
         """Advance the bar."""

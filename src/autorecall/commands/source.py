@@ -7,8 +7,8 @@ from pathlib import Path
 
 from .. import data
 from ..config import RunConfig
-from ..data.folders import unread_in
-from ..errors import DataError
+from ..data.folders import lists_classes, unread_in
+from ..errors import ConfigError, DataError
 from .text import complain
 
 NAMED = 5  # of the files that were left out
@@ -54,6 +54,15 @@ def source_of(config: RunConfig, folder: Path | str | None) -> Source:
     # mnist comes with the package: --data is for the others, but may be given anyway.
     place = None if folder is None or config.dataset == "mnist" else Path(folder)
     return Source(config.dataset, place, config.image_size, config.test_share, config.val_share, config.skip_broken)
+
+
+def refuse_among_classes(out: Path, option: str, folder: Path | None) -> None:
+    """A run must not be where its pictures would be taken for a class of the data that an option names."""
+    if folder is not None and lists_classes(folder, out):
+        raise ConfigError(
+            f"--out {out} lies among the class folders of {option}, where it would be taken for a class; choose "
+            "another --out"
+        )
 
 
 def report_unread(folder: Path) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from autorecall.checks import brief
+from autorecall.data.locate import twice
 from autorecall.errors import DataError
 
 Inputs: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
@@ -47,6 +47,8 @@ class Dataset:
     classes: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     """Files that could not be read, where leaving them out was asked for."""
+    shares: tuple[float | None, float | None] = (None, None)
+    """The shares of training examples that were asked for, to test and to validate."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -99,7 +101,7 @@ def from_arrays(
         _check_alike(key, splits[key].inputs, train_split.inputs)
     names = _class_names(classes, splits)
     for key, split in splits.items():
-        _check_labels(key, split.labels, len(names))
+        check_labels(key, split.labels, len(names))
     return Dataset(name, train_split, val_split, test_split, names)
 
 
@@ -111,6 +113,19 @@ def turned(images: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     """
     last = images.ndim >= 3 and images.shape[-1] in CHANNELS and images.shape[-3] not in CHANNELS
     return np.moveaxis(images, -1, -3) if last else images
+
+
+def joined(*splits: Split) -> Split:
+    """All examples together. Bytes among floats are scaled to [0, 1], as a batch of bytes is."""
+    mixed = len({split.inputs.dtype for split in splits}) > 1
+    inputs = np.concatenate([_scaled(split.inputs) if mixed else split.inputs for split in splits])
+    return Split(cast("Inputs", inputs), np.concatenate([split.labels for split in splits]))
+
+
+def _scaled(inputs: Inputs) -> npt.NDArray[np.float32]:
+    return (
+        np.divide(inputs, 255, dtype=np.float32) if inputs.dtype == np.uint8 else inputs.astype(np.float32, copy=False)
+    )
 
 
 def tail_of_each_class(labels: Labels, counts: Sequence[int]) -> npt.NDArray[np.bool_]:
@@ -200,13 +215,16 @@ def _class_names(classes: Sequence[str] | None, splits: dict[str, Split]) -> tup
         return tuple(str(label) for label in range(largest + 1))
     if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
         raise DataError(f"classes is {brief(classes)}; give a list of names, one per class")
-    twice = next((name for name, count in Counter(classes).items() if count > 1), None)
-    if twice is not None:
-        raise DataError(f"two classes are called {brief(twice)}; give each a name of its own")
+    shared = twice(classes)
+    if shared is not None:
+        raise DataError(
+            f"two classes are called {brief(shared)}, as far as it can be read; give each a name of its own"
+        )
     return tuple(classes)
 
 
-def _check_labels(key: str, labels: Labels, count: int) -> None:
+def check_labels(key: str, labels: Labels, count: int) -> None:
+    """Refuse labels that number none of so many classes."""
     wrong = np.flatnonzero((labels < 0) | (labels >= count))
     if len(wrong):
         index = int(wrong[0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 
 from autorecall.checks import brief
 from autorecall.data.arrays import Dataset, Split
-from autorecall.data.locate import check_folder, class_name, composed, disk_errors, find, places, shown, spelling
+from autorecall.data.locate import check_folder, class_name, disk_errors, find, places, shown, spelling, twice
 from autorecall.data.shares import share_out, shares_of, wrong_shares
 from autorecall.errors import BrokenImageError, DataError
 
@@ -82,7 +82,8 @@ def from_folder(
         with _left_out_advised():
             grey = channels == 1 or (channels is None and all(map(_is_grey, _every(listed))))
             data = _read("folder", listed, shares, image_size, "L" if grey else "RGB")
-        return replace(data, left_out=tuple(class_name(str(path.relative_to(folder))) for path in broken))
+        left_out = tuple(class_name(str(path.relative_to(folder))) for path in broken)
+        return replace(data, left_out=left_out, shares=(test_share, val_share))
 
 
 def every_image(folder: Path, image_size: int, channels: int, skip_broken: bool = False) -> Dataset:
@@ -91,7 +92,7 @@ def every_image(folder: Path, image_size: int, channels: int, skip_broken: bool 
         check_folder(folder)
         merged: Listed = {}
         for root in (_parts(folder) or {"train": folder}).values():
-            for name, paths in _list_classes(root, 0).items():
+            for name, paths in _spelled_as(merged, _list_classes(root, 0)).items():
                 merged.setdefault(name, []).extend(paths)
         broken = [path for path in _every({"": merged}) if not _can_be_read(path)] if skip_broken else []
         merged = _without(merged, set(broken))
@@ -175,6 +176,7 @@ def _list_classes(root: Path, fewest: int = 2) -> Listed:
     folders = _folders(root)
     if len(folders) < fewest:
         raise DataError(f"{shown(root)} holds {len(folders)} class folders; put one folder of images per class there")
+    _refuse_twice(folder.name for folder in folders)
     return {folder.name: _images(folder) for folder in folders}
 
 
@@ -196,10 +198,14 @@ def _without(classes: Listed, broken: set[Path]) -> Listed:
 
 
 def _spelled_as(known: Listed, classes: Listed) -> Listed:
-    found: Listed = {}
-    for name, paths in zip(spelling(known, classes), classes.values(), strict=True):
-        found.setdefault(name, []).extend(paths)
-    return found
+    """The classes of one part, by the names that they have in another."""
+    return dict(zip(spelling(known, classes), classes.values(), strict=True))
+
+
+def _refuse_twice(names: Iterable[str]) -> None:
+    shared = twice(names)
+    if shared is not None:
+        raise DataError(f"two class folders are called {shown(shared)}, as far as it can be read; rename one of them")
 
 
 def _check_counts(root: Path, classes: Listed, least: int, skipped: bool = False) -> None:
@@ -233,9 +239,7 @@ def _read(name: str, listed: dict[str, Listed], shares: tuple[float, float], siz
     """The splits: those that are there, and shares of the training images for the others."""
     classes = tuple(listed["train"])
     names = tuple(map(class_name, classes))
-    twice = [name for name, count in Counter(map(composed, names)).items() if count > 1]
-    if twice:
-        raise DataError(f"two class folders are called {shown(twice[0])}, as far as it can be read; rename one of them")
+    _refuse_twice(names)
     paths = {
         part: [(path, n) for n, c in enumerate(classes) for path in own.get(c, ())] for part, own in listed.items()
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,13 +72,23 @@ def composed(name: str) -> str:
 
 
 def spelling(known: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-    """Names of classes, spelled as those that are known if they are the same.
+    """Names of classes, spelled as those that are known if they are the same; a name that is known stays as it is.
 
     >>> spelling(["caf\u00e9"], ["cafe\u0301", "tea"])
     ('caf\u00e9', 'tea')
     """
-    usual = {composed(name): name for name in known}
-    return tuple(usual.get(composed(name), name) for name in names)
+    exact = dict.fromkeys(known)
+    usual = {composed(name): name for name in exact}
+    return tuple(name if name in exact else usual.get(composed(name), name) for name in names)
+
+
+def twice(names: Iterable[str]) -> str | None:
+    """The first name that two classes have, if any do.
+
+    >>> twice(["caf\u00e9", "tea", "cafe\u0301"])
+    'caf\u00e9'
+    """
+    return next((name for name, count in Counter(map(composed, names)).items() if count > 1), None)
 
 
 def class_name(text: str) -> str:

@@ -12,12 +12,13 @@ import os
 import zipfile
 import zlib
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from autorecall.data.arrays import Dataset, Pair, from_arrays
+from autorecall.data.arrays import Dataset, Pair, from_arrays, joined
 from autorecall.data.locate import class_name, disk_errors, shown
 from autorecall.data.shares import share_out, shares_of, wrong_shares
 from autorecall.errors import DataError
@@ -49,21 +50,31 @@ def from_npz(file: str | Path, test_share: float | None = None, val_share: float
     if wrong is not None:
         raise DataError(wrong)
     path = Path(file)
-    with disk_errors():
-        # A regular file, or a link to one: reading a pipe would block forever.
-        if not path.is_file():
-            trouble = "is not a regular file" if path.exists() else "does not exist"
-            raise DataError(f"the file {shown(path)} {trouble}; give the path of a .npz file")
-        arrays = _read(path)
+    arrays = _read(path)
     pairs = _pairs(path, arrays)
     shares = shares_of(shown(path), pairs, test_share, val_share)
     every = pairs.pop("train", None) or pairs.pop("all")
+    whole = _checked(path, arrays, every, pairs.get("test", every), pairs.get("val"))
+    return replace(_shared_out(path, whole, shares, pairs), shares=(test_share, val_share))
+
+
+def every_example(path: Path) -> Dataset:
+    """All examples of such a file as training examples, to test something with them: one of a class will do."""
+    arrays = _read(path)
+    pairs = _pairs(path, arrays, trains=False)
+    first, *others = [pair for pair in pairs.values() if np.size(pair[1])] or pairs.values()
+    whole = _checked(path, arrays, first, *(others or [first]))
+    return replace(whole, train=joined(*(whole.train, whole.test, whole.val)[: 1 + len(others)]))
+
+
+def _checked(
+    path: Path, arrays: dict[str, npt.NDArray[np.generic]], train: Pair, test: Pair, val: Pair | None = None
+) -> Dataset:
     names = _names(path, arrays.get("classes"))
     try:
-        whole = from_arrays(train=every, test=pairs.get("test", every), val=pairs.get("val"), classes=names, name="npz")
+        return from_arrays(train=train, test=test, val=val, classes=names, name="npz")
     except DataError as error:
         raise DataError(f"{shown(path)}: {error}") from error
-    return _shared_out(path, whole, shares, pairs)
 
 
 def _shared_out(path: Path, whole: Dataset, shares: tuple[float, float], given: Collection[str]) -> Dataset:
@@ -84,8 +95,11 @@ def _shared_out(path: Path, whole: Dataset, shares: tuple[float, float], given: 
     )
 
 
-def _pairs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> dict[str, Pair]:
-    """Inputs and labels of train, test and val, or of `all`, under whichever names they have."""
+def _pairs(path: Path, arrays: dict[str, npt.NDArray[np.generic]], trains: bool = True) -> dict[str, Pair]:
+    """Inputs and labels of train, test and val, or of `all`, under whichever names they have.
+
+    Some must be there to train with, if it `trains`.
+    """
     found: dict[str, Pair] = {}
     for part in ("train", "test", "val", "all"):
         for x, y in _spellings(part):
@@ -97,12 +111,12 @@ def _pairs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> dict[str, 
             elif x in arrays or y in arrays:
                 there, missing = (x, y) if x in arrays else (y, x)
                 raise DataError(f"{shown(path)} has {there} but no {missing}; add it")
-    if "train" not in found and "all" not in found:
+    if not found or (trains and found.keys().isdisjoint(("train", "all"))):
         held = ", ".join(sorted(arrays)) or "none of them"
         raise DataError(f"{shown(path)} has {shown(held)[:200]}; {EXPECTED}")
     if "train" in found:
         found.pop("all", None)
-    elif len(found) > 1:
+    elif trains and len(found) > 1:
         raise DataError(f"{shown(path)} has examples to test but none to train; {EXPECTED}")
     return found
 
@@ -126,6 +140,11 @@ def _names(path: Path, array: npt.NDArray[np.generic] | None) -> list[str] | Non
 
 def _read(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     """The arrays that are wanted. What a header promises is checked before memory is taken for it."""
+    with disk_errors():
+        # A regular file, or a link to one: reading a pipe would block forever.
+        if not path.is_file():
+            trouble = "is not a regular file" if path.exists() else "does not exist"
+            raise DataError(f"the file {shown(path)} {trouble}; give the path of a .npz file")
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}

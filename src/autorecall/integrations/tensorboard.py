@@ -11,7 +11,7 @@ import csv
 import io
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from PIL import Image
 from torch import Tensor
 
-from ..errors import AutorecallError, ConfigError
+from ..errors import AutorecallError, ConfigError, DataError
 from ..recall.batch import Recalled
 from ..runs.folder import EVENTS, TENSORBOARD, held, remove_events
 from ..runs.history import NAME as HISTORY
@@ -46,7 +46,7 @@ class TensorBoard(Observer):
     def resumed(self, step: int, steps: int) -> None:
         """What was written before, once more."""
         self._observer.resumed(step, steps)
-        self._read_history()
+        self._add_history()
         self._step = step
         if step == steps:
             self._add_picture()
@@ -81,9 +81,14 @@ class TensorBoard(Observer):
         self._observer.finished(result)
 
     def complete(self, result: Result) -> None:
-        """All of a run that has finished: event files that are there may end where it was interrupted."""
+        """All of a run that has finished, as event files may end where it was interrupted.
+
+        They are left as they are if history.csv no longer has every step.
+        """
         with held(self._folder):
-            ends = self._read_history()
+            if any((self._folder / TENSORBOARD).glob(EVENTS)) and not self._has_steps(result.steps):
+                return
+            ends = self._add_history()
             for task, accuracies in enumerate(result.accuracy_matrix, start=1):
                 self._add_accuracies(ends.get(task, result.steps), accuracies)
             self._step = result.steps
@@ -96,20 +101,37 @@ class TensorBoard(Observer):
         if self._file is not None:
             self._file.close()
 
-    def _read_history(self) -> dict[int, int]:
-        """Add every row of history.csv, which ends where the run does; return the last step of each task."""
+    def _history(self) -> Iterator[tuple[int, int, dict[str, float]]]:
+        """Step, task and numbers of every row of history.csv, which ends where the run does."""
+        place = self._folder / HISTORY
+        try:
+            with regular_file(place) as file, io.TextIOWrapper(file, encoding="utf-8", newline="") as lines:
+                for row in csv.DictReader(lines):
+                    step = int(row.pop("step"))
+                    yield step, int(row["task"]), {name: float(value) for name, value in row.items() if value}
+        except (AutorecallError, ValueError, KeyError, TypeError, csv.Error) as error:  # changed by something else
+            raise DataError(f"{place} is not the history of a run ({error})") from error
+
+    def _has_steps(self, steps: int) -> bool:
+        """Whether history.csv has every step of a run; if not, say so."""
+        try:
+            found = sum(1 for _ in self._history())
+            wrong = f"{self._folder / HISTORY} has {found} of {steps} steps" if found != steps else None
+        except DataError as error:
+            wrong = str(error)
+        if wrong is not None:
+            self._observer.warned(f"{wrong}; TensorBoard's event files stay as they are")
+        return wrong is None
+
+    def _add_history(self) -> dict[int, int]:
+        """Add every row of history.csv; return the last step of each task."""
         ends = {}
         try:
-            with (
-                regular_file(self._folder / HISTORY) as file,
-                io.TextIOWrapper(file, encoding="utf-8", newline="") as lines,
-            ):
-                for row in csv.DictReader(lines):
-                    self._step = int(row.pop("step"))
-                    ends[int(row["task"])] = self._step
-                    self._add_numbers({name: float(value) for name, value in row.items() if value})
-        except (AutorecallError, ValueError, KeyError, TypeError) as error:  # changed by something else
-            self._warn(f"{self._folder / HISTORY} is not the history of a run ({error})")
+            for step, task, numbers in self._history():
+                self._step = ends[task] = step
+                self._add_numbers(numbers)
+        except DataError as error:
+            self._warn(str(error))
         return ends
 
     def _add_numbers(self, numbers: Mapping[str, float]) -> None:

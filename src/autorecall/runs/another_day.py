@@ -11,14 +11,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from ..config import ARRAYS, RunConfig
 from ..data import OWN, Dataset, Split
-from ..data.arrays import Inputs
+from ..data.arrays import check_labels, joined
 from ..data.locate import spelling
 from ..errors import ConfigError, DataError
 from ..learners.base import Learner, LearnerConfig
@@ -58,12 +56,12 @@ def learn(
     parent, observer = Path(parent), observer or Observer()
     preset, before, known = _parent(parent)
     model = load_model(parent)
-    dataset = replace(dataset, classes=spelling(model.classes, dataset.classes))
     classes = joined_classes(model.classes, dataset.classes)
     data = _relabelled(dataset, classes)
     _check_shape("new", model, dataset.input_shape)
     if tests is not None:
         _check_shape("tested", model, tests.inputs.shape[1:])
+        check_labels("tested", tests.labels, len(classes))
     stream, tested = _stream(before, data, tests)
     config = _config(before, dataset, stream)
     threads = config.threads or cores()
@@ -79,7 +77,7 @@ def learn(
             versions(),
             machine_of(learner.network, config.device),
             parent=os.fspath(parent),
-            lessons=[*lessons_of(known, before), Lesson(dataset.fingerprint(), skip_broken=bool(dataset.left_out))],
+            lessons=[*lessons_of(known, before), Lesson.of(dataset)],
             tested=seen,
         )
         loop = RunLoop(status, stream, learner, tested, data, observer, stop, fresh, keep_learner)
@@ -90,38 +88,25 @@ def learn(
 
 
 def joined_classes(known: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
-    """The names of all classes: those known, then those that are new, in their order.
+    """The names of all classes: those known, then those that are new, in their order, however accents are written.
 
     >>> joined_classes(["cat", "dog"], ["bird", "dog"])
     ('cat', 'dog', 'bird')
     """
-    return (*known, *(name for name in new if name not in known))
+    return (*known, *(name for name in spelling(known, new) if name not in known))
 
 
 def relabelled(split: Split, names: Sequence[str], classes: Sequence[str]) -> Split:
     """A split whose labels number `names`, with labels that number `classes`."""
-    numbers = np.array([classes.index(name) for name in names], dtype=np.int64)
+    numbers = np.array([classes.index(name) for name in spelling(classes, names)], dtype=np.int64)
     return replace(split, labels=numbers[split.labels])
 
 
 def lessons_of(result: Result, config: RunConfig) -> list[Lesson]:
     """What a run and those that it went on from learned; nothing is known of those that earlier versions made."""
-    if result.parent:
+    if result.parent or result.lessons:
         return result.lessons
     return [Lesson(result.data, config.test_share, config.val_share, result.left_out > 0)]
-
-
-def joined(*splits: Split) -> Split:
-    """All examples together. Bytes among floats are scaled to [0, 1], as a batch of bytes is."""
-    mixed = len({split.inputs.dtype for split in splits}) > 1
-    inputs = np.concatenate([_scaled(split.inputs) if mixed else split.inputs for split in splits])
-    return Split(cast("Inputs", inputs), np.concatenate([split.labels for split in splits]))
-
-
-def _scaled(inputs: Inputs) -> npt.NDArray[np.float32]:
-    return (
-        np.divide(inputs, 255, dtype=np.float32) if inputs.dtype == np.uint8 else inputs.astype(np.float32, copy=False)
-    )
 
 
 def _parent(folder: Path) -> tuple[str, RunConfig, Result]:

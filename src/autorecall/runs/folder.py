@@ -28,7 +28,7 @@ from .history import NAME as HISTORY
 from .history import Extent, History
 from .lock import NAME as LOCK_NAME
 from .lock import Lock, locked
-from .result import Diverged, Lesson, Point, Result, Seconds, as_json, read_result, read_stopped
+from .result import SINCE_FORMAT_3, Diverged, Lesson, Point, Result, Seconds, as_json, read_result, read_stopped
 
 FILES = ("config.json", "result.json", "stopped.json")
 RECALLED, CURVES = "recalled.png", "curves.png"  # pictures, which observers draw
@@ -61,7 +61,7 @@ class RunStatus:
     parent: str = ""
     """The folder of the run that this one goes on from, if any."""
     lessons: list[Lesson] = field(default_factory=list)
-    """Then all that is learned by its end, the first day first."""
+    """What the result is to say of all that is learned by its end."""
     tested: str = ""
     """And the fingerprint of all that is tested."""
 
@@ -177,8 +177,9 @@ class RunFolder:
 
 
 def checkpoint(status: RunStatus, history: Extent, state: State) -> State:
-    """What a checkpoint holds."""
-    return stamped({"run": to_json(status), "history": to_json(history), **state})
+    """What a checkpoint holds: not what only the result says, and what every start finds out anew."""
+    run = {name: value for name, value in to_json(status).items() if name not in SINCE_FORMAT_3}
+    return stamped({"run": run, "history": to_json(history), **state})
 
 
 @contextmanager

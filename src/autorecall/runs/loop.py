@@ -133,10 +133,11 @@ class RunLoop:
             self.status.steps += 1
             with _watch(self.status.seconds, "train"):
                 numbers = self._observe(x, y)
-            if not numbers.keys().isdisjoint(OUR_COLUMNS):
+            taken = next((name for name in OUR_COLUMNS if name in numbers), None)
+            if taken is not None:
                 raise InputError(
-                    f"{type(self.learner).__name__}.learn returned a number called {' or '.join(OUR_COLUMNS)}, which "
-                    "history.csv has already; give it another name"
+                    f"{type(self.learner).__name__}.learn returned a number called {taken}, which history.csv has "
+                    "already; give it another name"
                 )
             self.history.add({"step": self.status.steps, "task": number} | numbers)
             self.observer.step(self.status.steps, self.total, number, numbers)

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from ..checks import LARGEST_SEED, brief
+from ..data import Dataset
 from ..errors import DataError
 from ..storage.files import read_json
 from ..storage.formats import stamped, unstamped
 from ..storage.schema import decode
 
+SINCE_FORMAT_3 = ("lessons", "tested")  # fields of a result that were added since
 MOST = 10**15  # of anything that is counted or measured
 
 
@@ -70,6 +72,11 @@ class Lesson:
     val_share: float | None = None
     skip_broken: bool = False
 
+    @classmethod
+    def of(cls, dataset: Dataset) -> Lesson:
+        """What is to be learned of a dataset."""
+        return cls(dataset.fingerprint(), *dataset.shares, skip_broken=bool(dataset.left_out))
+
 
 @dataclass(frozen=True)
 class Result:
@@ -93,9 +100,10 @@ class Result:
     parent: str = ""
     """The folder of the run that this one went on from, if any."""
     lessons: list[Lesson] = field(default_factory=list)
-    """Of a run that went on from another: all that was learned before it and by it, the first day first."""
+    """Of a run that went on from another: all that was learned before it and by it, the first day first; of a first
+    day, only if its config does not say how the data were read."""
     tested: str = ""
-    """Of such a run, the fingerprint of all that was tested."""
+    """Of a run that went on from another, the fingerprint of all that was tested."""
     tasks: list[list[str]] = field(default_factory=list)
     """The names of each task's classes; earlier results have none."""
     left_out: int = 0
@@ -123,8 +131,8 @@ class Diverged:
 
 
 def as_json(found: Result | Diverged) -> dict[str, object]:
-    """The content of the file."""
-    return stamped(asdict(found))
+    """The content of the file, which earlier versions can read unless it says what they did not know of."""
+    return stamped({name: value for name, value in asdict(found).items() if value or name not in SINCE_FORMAT_3})
 
 
 def read_result(path: Path) -> Result:

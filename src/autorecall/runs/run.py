@@ -26,10 +26,10 @@ from ..stream import Stream, Task
 from ..torch_state import cores, limited_threads, own_random_state
 from .folder import RunStatus, held
 from .loop import Observer, RunLoop, few_of_each_class
-from .result import Result
+from .result import Lesson, Result
 
 VERSIONS = ("torch", "numpy")
-MOST_TASKS = 1000  # every test has a number for each: with more, files would outgrow what is read (storage/files.py)
+MOST_ACCURACIES = 2_000_000  # of all tests, up to 32 bytes each: more would outgrow what is read (storage/files.py)
 
 
 def run(
@@ -58,10 +58,7 @@ def run(
     # Batches are small: a network is no faster on many threads, and with half of them another can run alongside.
     with own_random_state(config.seed), limited_threads(max(1, threads // 2)):
         stream = Stream(dataset, config.stream, config.fraction, config.seed)
-        if len(stream) > MOST_TASKS:
-            raise ConfigError(
-                f"the stream has {len(stream):,} tasks; expected {MOST_TASKS:,} at most, as all are tested after each"
-            )
+        _check_accuracies(len(stream), config.curve_points)
         learner = build_learner(config, dataset, stream)
         tested = getattr(dataset, config.split)
         _check_tested(tested, stream, config, dataset.classes)
@@ -73,6 +70,8 @@ def run(
         status = RunStatus(
             preset, config, dataset.fingerprint(), threads, versions(), machine_of(learner.network, config.device)
         )
+        if dataset.shares != (config.test_share, config.val_share):
+            status.lessons = [Lesson.of(dataset)]  # by which another day knows them again
         loop = RunLoop(status, stream, learner, tested, dataset, observer, stop, fresh, keep_learner)
         if folder is None:
             return loop.finish()
@@ -121,6 +120,17 @@ def machine_of(network: nn.Module, device: str) -> dict[str, str]:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "kernels": kernels,
     }
+
+
+def _check_accuracies(tasks: int, curve_points: int) -> None:
+    """Every test has one for each task: after each of them, and once more for each point of the curve."""
+    within = curve_points // tasks
+    count = tasks * (tasks + (tasks * max(1, within) if curve_points else 0) + (within > 0))
+    if count > MOST_ACCURACIES:
+        raise ConfigError(
+            f"the stream has {tasks:,} tasks and curve_points is {curve_points:,}, which takes {count:,} accuracies; "
+            f"expected {MOST_ACCURACIES:,} at most: choose fewer tasks, or fewer or no curve points"
+        )
 
 
 def _check_tested(split: Split, stream: Stream, config: RunConfig, classes: Sequence[str]) -> None:

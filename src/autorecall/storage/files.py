@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from ..errors import AutorecallError, ConfigError, DataError, UnreadableError, WriteError
 
-LARGEST_JSON = 64 * 2**20  # the result of 1,000 tasks has less; anything larger is not ours
+LARGEST_JSON = 64 * 2**20  # no result has more (runs/run.py); anything larger is not ours
 _OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # where there are pipes to wait for
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
@@ -36,19 +36,22 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def place_to_write(path: Path) -> Path:
     """Where a file goes that a person named: a link is followed, and anything but a file or nothing is refused."""
+    found = None
     try:
-        path = path.resolve() if path.is_symlink() else path
-        found = path.stat() if path.exists() else None
-    except (OSError, RuntimeError) as error:  # a link to itself
-        raise ConfigError(
-            f"cannot write {path}: {getattr(error, 'strerror', error)}; give the name of a file"
-        ) from error
+        with suppress(FileNotFoundError):
+            found = path.stat()
+        place = path.resolve() if path.is_symlink() else path
+    except (OSError, ValueError) as error:  # such as a link to itself
+        said = getattr(error, "strerror", error)
+        raise ConfigError(f"cannot write {path}: {said}; give the name of a file") from error
     if found is not None and not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{path} is {kind_of(found)}; give the name of a file to write")
-    return path
+    if not place.parent.is_dir():
+        raise ConfigError(f"cannot write {path}: there is no folder {place.parent}; make it, or give another name")
+    return place
 
 
-def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
+def write_chunks(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
     """The same for content that comes in parts."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ..errors import DataError, InputError
+from ..errors import DataError, InputError, WriteError
 from .files import regular_file, write_chunks
 from .state import State, mapping
 
@@ -34,7 +34,10 @@ def write_state(path: Path, state: State) -> None:
     metadata = {"format": CONTAINER, "state": nested, "sha256": _checksum(nested, tensors)}
     header, body = _in_order(safetensors.torch.save(tensors, metadata))
     if len(header) > LARGEST_HEADER:
-        raise TypeError(f"cannot save more than {LARGEST_HEADER // 2**20} MiB of plain values; make them a tensor")
+        raise WriteError(
+            f"cannot write {path}: more than {LARGEST_HEADER // 2**20} MiB of plain values, such as lists of numbers, "
+            "could not be read again; keep them in a tensor"
+        )
     write_chunks(path, [len(header).to_bytes(8, "little"), header, body])
 
 
