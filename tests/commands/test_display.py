@@ -96,9 +96,10 @@ def resumed(console: Console, folder: Path, clock: Clock) -> tuple[Display, list
     return shown, made
 
 
-def test_the_bar_of_all_runs_says_so(tmp_path: Path, clock: Clock) -> None:
-    console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    shown, made = resumed(console, tmp_path, clock)
+@pytest.mark.parametrize(("name", "columns"), [("arm", 60), ("arm" + "+recalled_images=101" * 5, 80)])
+def test_the_bar_of_all_runs_says_so(tmp_path: Path, clock: Clock, name: str, columns: int) -> None:
+    console = Console(file=io.StringIO(), width=columns, force_terminal=True)
+    shown, made = resumed(console, tmp_path / name, clock)
     clock.now += 60
     for each in made:
         each.step += 1

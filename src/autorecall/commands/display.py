@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from . import costs
@@ -82,8 +83,9 @@ class Display:
         self._lines: dict[str, TaskID] = {}
         parents = [str(Path(folder).parent) for folder in weights]
         self._common = os.path.commonpath(parents) if len(set(parents)) > 1 else str(Path(parents[0]).parent)
+        names = Column(no_wrap=True, max_width=console.width // 2)  # long ones would leave no room for the time left
         self._bars = Bars(
-            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.description}", markup=False, table_column=names),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f} %"),
             TimeLeft(),
