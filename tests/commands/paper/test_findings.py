@@ -81,8 +81,8 @@ def test_a_finding_agrees_or_not_with_the_runs(tmp_path: Path, agrees: bool) -> 
     assert len(lines) == 8  # nothing is said of gradients, nor of λ3 with a single dataset of two weights
     assert "Two recalls per step keep the first task and suppress the others" in lines
     start = lines["Real images to start from and the entropy term (λ3) matter most"][0]
-    assert "λ3 = 0 -15.0" in start
-    assert "Start from noise -12.0" in start
+    assert "λ3 = 0: -15.0" in start
+    assert "Start from noise: -12.0" in start
 
 
 def test_the_best_weight_of_diversity_must_be_high(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def _start_and_entropy(place: Place, seeds: int, fraction: float) -> Evidence | 
     if len(changes) < len(Ablation().rows(1, 1.0)) - 1:
         return None  # which of them matters most is not known yet
     worst = sorted(changes, key=lambda label: changes[label])
-    ranks = [f"{label} {signed(changes[label])} (rank {worst.index(label) + 1} of {len(worst)})" for label in wanted]
+    ranks = [f"{label}: {signed(changes[label])} (rank {worst.index(label) + 1} of {len(worst)})" for label in wanted]
     lose = all(changes[label] < 0 for label in wanted)
     return Evidence(f"{_tenth(fraction)}: {', '.join(ranks)}", lose and set(worst[:2]) == set(wanted))
 
@@ -184,7 +184,7 @@ def _smoothing(place: Place, seeds: int, fraction: float) -> Evidence | None:
     wanted = ("λ5 = 0", "λ6 = 0")
     if not all(label in changes for label in wanted):
         return None
-    words = ", ".join(f"{label} {signed(changes[label])}" for label in wanted)
+    words = ", ".join(f"{label}: {signed(changes[label])}" for label in wanted)
     return Evidence(f"{_tenth(fraction)}: {words}", all(abs(changes[label]) < LITTLE for label in wanted))
 
 
