@@ -35,7 +35,8 @@ def test_everything_imported_is_a_dependency() -> None:
     packages = [re.split("[<>=]", package)[0].lower() for package in sum(extras, start=project["dependencies"])]
     mammoth = "models"  # a program, not a package: the integration is copied into it
     comes_with_tyro = "docstring_parser"  # and is done without if it no longer does
-    known = {"autorecall", mammoth, comes_with_tyro, *(MODULES.get(package, package).replace("-", "_") for package in packages)}
+    modules = {MODULES.get(package, package).replace("-", "_") for package in packages}
+    known = {"autorecall", mammoth, comes_with_tyro, *modules}
     assert {name for name in imported(ROOT / "src") if name not in sys.stdlib_module_names} <= known
 
 
