@@ -200,7 +200,7 @@ def stop_after_parsing(name: str, patch: pytest.MonkeyPatch) -> None:
         real(*args, **kwargs)  # type: ignore[call-overload]
         raise Parsed
 
-    patch.setattr("autorecall.integrations.ray.imported", lambda: None)  # as if it were installed
+    patch.setattr("autorecall.integrations.ray.answering", lambda _: None)  # as if there were one
     if name in STOPS:
         patch.setattr(import_module(f"autorecall.commands.{name}"), STOPS[name], begin)
     else:

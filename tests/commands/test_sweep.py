@@ -475,7 +475,7 @@ def test_runs_that_diverge_on_a_cluster_are_named_by_the_folders_that_were_asked
                 do(progress.job, lambda event, progress=progress: progress.hear(event), stop)  # type: ignore[misc]
 
     monkeypatch.setattr("autorecall.integrations.ray.RayCrew", Here)
-    monkeypatch.setattr("autorecall.integrations.ray.imported", lambda: None)
+    monkeypatch.setattr("autorecall.integrations.ray.answering", lambda _: None)
     config = PRESETS["mnist/naive"].config
     jobs = [
         Job("mnist/naive", with_field(with_field(config, "fraction", 0.02), "learner.learning_rate", rate), folder)

@@ -76,9 +76,12 @@ def test_a_wrong_address_is_refused(address: str, tmp_path: Path, capsys: pytest
     assert not list(tmp_path.iterdir())
 
 
-def test_a_cluster_that_does_not_answer_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_that_does_not_answer_is_refused_before_data_are_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("ray")
-    assert cli.dispatch(["sweep", "mnist/naive", "--ray", "127.0.0.1:1", "--out", str(tmp_path)]) == 2
+    words = ["--data", str(tmp_path / "none"), "--out", str(tmp_path)]
+    assert cli.dispatch(["sweep", "cifar10/naive", "--ray", "127.0.0.1:1", *words]) == 2
     assert "no Ray cluster answers at 127.0.0.1:1" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

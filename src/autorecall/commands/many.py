@@ -40,9 +40,9 @@ def check_jobs(at_once: int, ray: str | None) -> None:
     if ray is not None and at_once > 1:
         raise ConfigError("both --jobs and --ray are given, but Ray makes as many runs as it has cores; leave one out")
     if ray is not None:
-        from ..integrations.ray import imported
+        from ..integrations.ray import answering
 
-        imported()  # refuses if it is not installed, before data are downloaded
+        answering(ray)  # refuses if it is not installed or there is no cluster, before data are downloaded
 
 
 def finished(job: Job) -> Result | None:

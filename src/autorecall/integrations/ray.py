@@ -145,8 +145,7 @@ def _anywhere(job: Job) -> Job:
     return replace(job, folder=str(Path(job.folder).absolute()), data=data and str(Path(data).absolute()))
 
 
-def imported() -> Any:
-    """Ray, if it is installed."""
+def _imported() -> Any:
     try:
         import ray
         import ray.util.scheduling_strategies
@@ -155,9 +154,9 @@ def imported() -> Any:
     return ray
 
 
-def _connected(address: str) -> Any:
-    """Ray, connected to the cluster; a cluster that does not answer is refused within seconds."""
-    ray = imported()
+def answering(address: str) -> Any:
+    """Ray, if it is installed; a cluster that does not answer is refused within seconds."""
+    ray = _imported()
     if address not in ("local", "auto"):
         host, _, port = address.rpartition(":")
         if not host or "/" in host or not port.isdecimal():
@@ -166,6 +165,12 @@ def _connected(address: str) -> Any:
             socket.create_connection((host, int(port)), CONNECTING).close()
         except (OSError, OverflowError, UnicodeError) as error:
             raise ConfigError(f"no Ray cluster answers at {address}; {EXPECTED}") from error
+    return ray
+
+
+def _connected(address: str) -> Any:
+    """Ray, connected to the cluster."""
+    ray = answering(address)
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error", include_dashboard=False)
