@@ -4,8 +4,7 @@ For each recalled image, the gradient of its loss is compared with that of two r
 started from (originator) and one of the class that the teacher sees in it (target): the dot product of both,
 normalised, for each parameter tensor. A layer's figure is the mean over its tensors; mean and standard deviation are
 over images. The network is that of the end of the run, in eval mode, and does not change. Recall starts from images of
-all tasks: the paper does not say which, and with those of the last task alone, soft targets correlate with the
-originator class far more negatively than it prints.
+all tasks: the paper does not say which.
 """
 
 from __future__ import annotations
